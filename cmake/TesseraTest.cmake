@@ -1,0 +1,91 @@
+# How test programs are built and registered.
+find_package(GTest REQUIRED)
+
+# Compiles `target` with the one precompiled header. It holds GoogleTest too,
+# whose compile options must then be the same.
+function(tessera_use_pch target)
+  if(TESSERA_PCH)
+    target_link_libraries(${target} PRIVATE GTest::gtest)
+    target_precompile_headers(${target} REUSE_FROM tessera_pch)
+  endif()
+endfunction()
+
+# Sets in `out` the command that starts `ARGN` as four processes that find each
+# other through the environment, on a free port.
+function(tessera_process_command out)
+  if(TESSERA_TORCHRUN)
+    set(launcher "${TESSERA_TORCHRUN}" --standalone --no-python --nproc-per-node 4)
+  else()
+    set(launcher "${TESSERA_PYTHON}" "${PROJECT_SOURCE_DIR}/scripts/launch.py"
+                 --nproc-per-node 4)
+  endif()
+  set(${out}
+      ${launcher} ${ARGN}
+      PARENT_SCOPE)
+endfunction()
+
+# One thread a rank: ranks are the parallelism, and sums have one order.
+set(tessera_test_environment OMP_NUM_THREADS=1 MKL_NUM_THREADS=1)
+if(TESSERA_SANITIZE)
+  set(_suppressions "${PROJECT_SOURCE_DIR}/cmake/sanitizers")
+  list(
+    APPEND
+    tessera_test_environment
+    "ASAN_OPTIONS=detect_leaks=0:strict_string_checks=1"
+    "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:suppressions=${_suppressions}/ubsan.txt"
+    "TSAN_OPTIONS=halt_on_error=0:exitcode=66:suppressions=${_suppressions}/tsan.txt")
+endif()
+
+# Registers a test in the simulated world: tessera_add_sim_test(name command...)
+function(tessera_add_sim_test name)
+  add_test(NAME ${name} COMMAND ${ARGN})
+  set_tests_properties(
+    ${name} PROPERTIES LABELS sim TIMEOUT 900 ENVIRONMENT
+                       "${tessera_test_environment}")
+endfunction()
+
+function(tessera_set_process_properties name)
+  set_tests_properties(
+    ${name}
+    PROPERTIES LABELS process TIMEOUT 900 PROCESSORS 2 ENVIRONMENT
+               "${tessera_test_environment}")
+endfunction()
+
+# The same over four processes.
+function(tessera_add_process_test name)
+  tessera_process_command(command ${ARGN})
+  add_test(NAME ${name} COMMAND ${command})
+  tessera_set_process_properties(${name})
+endfunction()
+
+# A test of the sources or of the build, which runs no rank.
+function(tessera_add_source_test name)
+  add_test(NAME ${name} COMMAND ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS source TIMEOUT 900)
+endfunction()
+
+# tessera_add_layer_tests(<layer> LINK <parts> MAIN <target> [SIM] [PROCESSES])
+# makes tests_<layer> of tests/<layer>/*_test.cpp, if there are any, with the
+# objects of the layers named (and `testing`) and no others.
+function(tessera_add_layer_tests layer)
+  cmake_parse_arguments(arg "SIM;PROCESSES" "MAIN" "LINK" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS "${layer}/*_test.cpp")
+  if(NOT sources)
+    return()
+  endif()
+  set(name tests_${layer})
+  add_executable(${name} ${sources})
+  target_link_libraries(${name} PRIVATE ${arg_MAIN} tessera_test_base)
+  foreach(linked ${arg_LINK})
+    if(TARGET tessera_${linked})
+      target_link_libraries(${name} PRIVATE tessera_${linked})
+    endif()
+  endforeach()
+  tessera_use_pch(${name})
+  if(arg_SIM)
+    tessera_add_sim_test(${name} $<TARGET_FILE:${name}>)
+  endif()
+  if(arg_PROCESSES AND TESSERA_HAS_GLOO)
+    tessera_add_process_test(${name}_4_processes $<TARGET_FILE:${name}>)
+  endif()
+endfunction()

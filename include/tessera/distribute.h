@@ -1,0 +1,81 @@
+// Making distributed tensors: from plain ones, in place, and from nothing.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
+
+#include "tessera/dtensor.h"
+#include "tessera/export.h"
+
+namespace tessera {
+
+struct DistributeOptions {
+  // The caller knows that every rank holds the same value: each takes its part
+  // of its own copy and nothing is sent.
+  bool same_on_all_ranks = false;
+};
+
+// Lays a plain tensor out over the mesh; default placements are all Replicate.
+// The value is that of the first rank of each mesh dimension (scatter or
+// broadcast), unless options say that all ranks hold it. The result keeps
+// requires_grad and is a leaf. Communicates.
+// An already distributed tensor is returned unchanged if mesh and placements
+// agree. Throws c10::ValueError if placements and mesh differ in length ("must
+// have the same length"), a shard dim is out of range, a placement is Partial,
+// or the tensor is distributed "to a different device mesh" or "to a different
+// placements"; c10::Error for one that requires grad but is no leaf
+// ("distribute leaf tensor").
+TESSERA_API DTensor distribute_tensor(
+    const at::Tensor& tensor,
+    const DeviceMesh& mesh,
+    PlacementsRef placements = {},
+    const DistributeOptions& options = {});
+
+// The same in place: the very tensor becomes distributed, so that modules and
+// optimizers that hold it go on with it.
+TESSERA_API void distribute_(
+    at::Tensor tensor,
+    const DeviceMesh& mesh,
+    PlacementsRef placements = {},
+    const DistributeOptions& options = {});
+
+// Factories. Each rank allocates only its shard; nothing is sent. Random values
+// depend on the seed and the global index alone, never on the layout.
+// Throw c10::ValueError for a Partial placement.
+TESSERA_API DTensor empty(
+    SizesRef shape,
+    const DeviceMesh& mesh,
+    PlacementsRef placements = {},
+    const at::TensorOptions& options = {});
+TESSERA_API DTensor zeros(
+    SizesRef shape,
+    const DeviceMesh& mesh,
+    PlacementsRef placements = {},
+    const at::TensorOptions& options = {});
+TESSERA_API DTensor ones(
+    SizesRef shape,
+    const DeviceMesh& mesh,
+    PlacementsRef placements = {},
+    const at::TensorOptions& options = {});
+TESSERA_API DTensor full(
+    SizesRef shape,
+    const at::Scalar& value,
+    const DeviceMesh& mesh,
+    PlacementsRef placements = {},
+    const at::TensorOptions& options = {});
+TESSERA_API DTensor rand(
+    SizesRef shape,
+    const DeviceMesh& mesh,
+    PlacementsRef placements = {},
+    const at::TensorOptions& options = {});
+TESSERA_API DTensor randn(
+    SizesRef shape,
+    const DeviceMesh& mesh,
+    PlacementsRef placements = {},
+    const at::TensorOptions& options = {});
+
+// Seeds the random ops on distributed tensors. Every rank must call it with the
+// same seed. Without a call the seed is a constant.
+TESSERA_API void manual_seed(uint64_t seed);
+
+}  // namespace tessera

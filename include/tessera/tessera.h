@@ -1,0 +1,13 @@
+// Tessera: distributed tensors for libtorch. The whole public API.
+#pragma once
+
+#include "tessera/debug.h"
+#include "tessera/distribute.h"
+#include "tessera/dtensor.h"
+#include "tessera/mesh.h"
+#include "tessera/module.h"
+#include "tessera/placement.h"
+#include "tessera/rule.h"
+#include "tessera/shard_math.h"
+#include "tessera/spec.h"
+#include "tessera/world.h"

@@ -1,0 +1,73 @@
+// The World says who the ranks are and which of them live in this process.
+// One program runs in either: over processes (c10d with Gloo), where one rank
+// lives here, or simulated, where all ranks live here and run in lock-step.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tessera/export.h"
+
+namespace tessera {
+
+namespace detail {
+class WorldState;
+}
+
+struct WorldOptions {
+  // How long a collective may wait for the other ranks before it throws.
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+};
+
+// A scope: making a World enters it, destroying it returns to the one before.
+// Meshes and distributed tensors belong to the world they were made in and must
+// not be used for communication after it has gone.
+class TESSERA_API World {
+ public:
+  // `ranks` ranks in this process. Throws c10::ValueError unless ranks >= 1.
+  static World simulate(int64_t ranks);
+
+  // The world that a launcher has put this process in: torchrun (RANK,
+  // WORLD_SIZE, MASTER_ADDR, MASTER_PORT), mpirun (OMPI_COMM_WORLD_*, PMI_*) or
+  // Slurm (SLURM_PROCID, SLURM_NTASKS). With none of them in the environment,
+  // `otherwise_simulate` ranks are simulated. Communicates (rendezvous).
+  static World from_environment(
+      int64_t otherwise_simulate = 1, WorldOptions options = {});
+
+  // Rank `rank` of `size` processes that meet at `address`:`port`, where rank 0
+  // listens. Communicates. Throws c10::ValueError on a rank out of range,
+  // c10::NotImplementedError where the library was built without Gloo.
+  static World connect(
+      int64_t rank,
+      int64_t size,
+      const std::string& address,
+      uint16_t port,
+      WorldOptions options = {});
+
+  ~World();
+  World(World&&) noexcept;
+  World& operator=(World&&) = delete;
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  int64_t size() const;
+  bool simulated() const;
+  // This process's rank. 0 in a simulated world, which lives here whole.
+  int64_t rank() const;
+  // Applies to collectives that start afterwards, existing meshes included.
+  void set_timeout(std::chrono::milliseconds timeout);
+  std::chrono::milliseconds timeout() const;
+  // Waits until every rank has come here. Communicates.
+  void barrier();
+
+ private:
+  explicit World(std::shared_ptr<detail::WorldState> state);
+  std::shared_ptr<detail::WorldState> state_;
+};
+
+// True between the making of a World and its end.
+TESSERA_API bool in_world();
+
+}  // namespace tessera

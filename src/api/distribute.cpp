@@ -1,0 +1,196 @@
+#include "tessera/distribute.h"
+
+#include <c10/core/GradMode.h>
+
+#include "comm/collectives.h"
+#include "comm/comm_event.h"
+#include "dispatch/autograd.h"
+#include "dispatch/tensor.h"
+#include "tessera/shard_math.h"
+
+namespace tessera {
+
+namespace {
+
+using detail::Shards;
+
+Placements or_replicated(PlacementsRef placements, const DeviceMesh& mesh) {
+  return placements.empty() ? Placements(mesh.ndim(), Replicate())
+                            : Placements(placements.begin(), placements.end());
+}
+
+// For each local position, how its group along `mesh_dim` divides tensor
+// dimension `dim` once the mesh dimensions up to that one have been dealt out.
+std::vector<detail::Parts> parts_after(
+    const Spec& spec, int64_t mesh_dim, int64_t dim) {
+  Placements dealt(spec.mesh.ndim(), Replicate());
+  for (int64_t m = 0; m <= mesh_dim; ++m) {
+    dealt[m] = spec.placements[m];
+  }
+  std::vector<detail::Parts> parts;
+  for (const int64_t position : spec.mesh.local_positions()) {
+    detail::Parts sizes;
+    for (const int64_t peer : spec.mesh.group(position, mesh_dim)) {
+      sizes.push_back(
+          local_range(spec.sizes[dim], dim, spec.mesh, dealt, peer).size);
+    }
+    parts.push_back(std::move(sizes));
+  }
+  return parts;
+}
+
+// Mesh dimension by mesh dimension, the first rank deals its value out.
+Shards deal_out(const Spec& spec, const at::Tensor& value) {
+  auto& comm = detail::collectives(spec.mesh);
+  Shards shards(spec.mesh.local_positions().size(), value);
+  for (int64_t m = 0; m < spec.mesh.ndim(); ++m) {
+    const detail::MeshDim at{spec.mesh, m};
+    const auto& placement = spec.placements[m];
+    if (placement.is_shard()) {
+      const auto parts = parts_after(spec, m, placement.dim());
+      shards = comm.scatter(at, shards, placement.dim(), parts);
+    } else {
+      shards = comm.broadcast(at, shards);
+    }
+  }
+  return shards;
+}
+
+// Each rank's part of its own copy.
+Shards cut_out(const Spec& spec, const at::Tensor& value) {
+  Shards shards;
+  for (const int64_t position : spec.mesh.local_positions()) {
+    auto part = value;
+    for (int64_t d = 0; d < spec.dim(); ++d) {
+      const auto range =
+          local_range(spec.sizes[d], d, spec.mesh, spec.placements, position);
+      part = part.narrow(d, range.begin, range.size);
+    }
+    shards.push_back(part);
+  }
+  return shards;
+}
+
+// A shard must own its memory, or writes would reach the caller's tensor or
+// another rank's shard.
+void own_memory(Shards& shards, const at::Tensor& value) {
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const bool shared = shards[i].is_alias_of(value) ||
+                        (i > 0 && shards[i].is_same(shards[i - 1]));
+    shards[i] = shared ? shards[i].clone(at::MemoryFormat::Contiguous)
+                       : shards[i].contiguous();
+  }
+}
+
+void check_already_distributed(
+    const at::Tensor& tensor, const DeviceMesh& mesh, PlacementsRef wanted) {
+  const auto& spec = *detail::distributed_meta(tensor).spec;
+  TORCH_CHECK_VALUE(
+      spec.mesh == mesh,
+      "[distribute_tensor] cannot distribute a distributed tensor on ",
+      spec.mesh.str(),
+      " to a different device mesh ",
+      mesh.str());
+  TORCH_CHECK_VALUE(
+      PlacementsRef(spec.placements) == wanted,
+      "[distribute_tensor] cannot distribute a distributed tensor laid out as ",
+      to_string(spec.placements),
+      " to a different placements ",
+      to_string(wanted),
+      ": use redistribute");
+}
+
+Placements checked_placements(
+    const at::Tensor& tensor, const DeviceMesh& mesh, PlacementsRef given) {
+  TORCH_CHECK_VALUE(
+      tensor.defined(), "[distribute_tensor] the tensor is undefined");
+  const auto placements = normalize_placements(
+      or_replicated(given, mesh), mesh, tensor.dim(), "distribute_tensor");
+  for (const auto& placement : placements) {
+    TORCH_CHECK_VALUE(
+        !placement.is_partial(),
+        "[distribute_tensor] expected Shard or Replicate placements, got ",
+        to_string(placements),
+        ": a pending reduction only comes out of an op or from_local");
+  }
+  return placements;
+}
+
+// A parameter's gradient is brought to the parameter's layout as it arrives:
+// one reduction, and optimizers find every term in place.
+void keep_grad_like(const at::Tensor& leaf) {
+  const auto placements = detail::distributed_meta(leaf).spec->placements;
+  leaf.register_hook([placements](const at::Tensor& grad) {
+    return detail::is_dtensor(grad) ? detail::redistribute(grad, placements)
+                                    : grad;
+  });
+}
+
+at::Tensor distribute_value(
+    const at::Tensor& tensor,
+    const DeviceMesh& mesh,
+    PlacementsRef placements,
+    const DistributeOptions& options) {
+  c10::NoGradGuard no_grad;
+  detail::CommCauseGuard cause("distribute_tensor");
+  auto spec =
+      Spec::make(mesh, placements, tensor.sizes(), tensor.scalar_type());
+  // Shards live where the mesh is; what has no data has none anywhere.
+  auto value = tensor.detach();
+  const c10::Device device(mesh.device_type());
+  if (!value.is_meta() && value.device().type() != device.type()) {
+    value = value.to(device);
+  }
+  auto shards = options.same_on_all_ranks ? cut_out(*spec, value)
+                                          : deal_out(*spec, value);
+  own_memory(shards, value);
+  return detail::make_distributed(std::move(spec), std::move(shards));
+}
+
+void check_leaf(const at::Tensor& tensor) {
+  TORCH_CHECK(
+      !tensor.requires_grad() || tensor.is_leaf(),
+      "[distribute_tensor] can only distribute leaf tensors, but this one is "
+      "the result of an op that autograd records: distribute leaf tensor(s) "
+      "and compute on those, or detach() it");
+}
+
+}  // namespace
+
+DTensor distribute_tensor(
+    const at::Tensor& tensor,
+    const DeviceMesh& mesh,
+    PlacementsRef given,
+    const DistributeOptions& options) {
+  const auto placements = checked_placements(tensor, mesh, given);
+  if (detail::is_dtensor(tensor)) {
+    check_already_distributed(tensor, mesh, placements);
+    return DTensor(tensor);
+  }
+  check_leaf(tensor);
+  auto result = distribute_value(tensor, mesh, placements, options);
+  if (tensor.requires_grad()) {
+    result.requires_grad_(true);
+    keep_grad_like(result);
+  }
+  return DTensor(std::move(result));
+}
+
+void distribute_(
+    at::Tensor tensor,
+    const DeviceMesh& mesh,
+    PlacementsRef given,
+    const DistributeOptions& options) {
+  const auto placements = checked_placements(tensor, mesh, given);
+  if (detail::is_dtensor(tensor)) {
+    check_already_distributed(tensor, mesh, placements);
+    return;
+  }
+  check_leaf(tensor);
+  detail::become(tensor, distribute_value(tensor, mesh, placements, options));
+  if (tensor.requires_grad()) {
+    keep_grad_like(tensor);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,160 @@
+#include "tessera/dtensor.h"
+
+#include <ATen/core/Formatting.h>
+#include <ATen/ops/empty.h>
+
+#include <ostream>
+
+#include "api/from_local.h"
+#include "dispatch/autograd.h"
+#include "dispatch/plain_args.h"
+#include "dispatch/tensor.h"
+
+namespace tessera {
+
+using detail::distributed_meta;
+
+namespace {
+
+Placements grad_layout(
+    const DTensor& tensor,
+    const std::optional<Placements>& requested,
+    const char* caller) {
+  if (!requested.has_value()) {
+    return detail::grad_placements_of(tensor.placements());
+  }
+  return normalize_placements(*requested, tensor.mesh(), tensor.dim(), caller);
+}
+
+at::Tensor empty_like_shard(const DTensor& tensor) {
+  return at::empty({0}, tensor.options().device(tensor.device()));
+}
+
+}  // namespace
+
+bool is_dtensor(const at::Tensor& tensor) { return detail::is_dtensor(tensor); }
+
+DTensor::DTensor(at::Tensor tensor) : at::Tensor(std::move(tensor)) {
+  TORCH_CHECK_TYPE(
+      detail::is_dtensor(*this),
+      "[DTensor] expected a distributed tensor, got ",
+      defined() ? "a plain one" : "an undefined one",
+      ": make one with distribute_tensor or DTensor::from_local");
+}
+
+DTensor DTensor::from_local(
+    const at::Tensor& local,
+    const DeviceMesh& mesh,
+    PlacementsRef placements,
+    const FromLocalOptions& options) {
+  return DTensor(
+      detail::from_local({local}, /*shared=*/true, mesh, placements, options));
+}
+
+DTensor DTensor::from_local(
+    at::TensorList locals,
+    const DeviceMesh& mesh,
+    PlacementsRef placements,
+    const FromLocalOptions& options) {
+  return DTensor(
+      detail::from_local(locals, /*shared=*/false, mesh, placements, options));
+}
+
+const SpecPtr& DTensor::spec() const { return distributed_meta(*this).spec; }
+const DeviceMesh& DTensor::mesh() const { return spec()->mesh; }
+PlacementsRef DTensor::placements() const { return spec()->placements; }
+
+std::vector<at::Tensor> DTensor::shards(
+    std::optional<Placements> grad_placements) const {
+  return detail::to_shards(
+      *this, grad_layout(*this, grad_placements, "shards"));
+}
+
+at::Tensor DTensor::to_local(std::optional<Placements> grad_placements) const {
+  const auto count = distributed_meta(*this).shards.size();
+  if (count == 0) {
+    return empty_like_shard(*this);
+  }
+  TORCH_CHECK(
+      count == 1,
+      "[to_local] ",
+      count,
+      " ranks live in this process (the world is simulated): use shard(rank) "
+      "or shards()");
+  return detail::to_shards(
+      *this, grad_layout(*this, grad_placements, "to_local"))[0];
+}
+
+at::Tensor DTensor::shard(int64_t rank) const {
+  const int64_t position = mesh().position_of(rank);
+  const auto positions = mesh().local_positions();
+  const auto found = std::find(positions.begin(), positions.end(), position);
+  TORCH_CHECK_INDEX(
+      position >= 0 && found != positions.end(),
+      "[shard] rank ",
+      rank,
+      position < 0 ? " is not in " : " does not live in this process: ",
+      mesh().str());
+  return distributed_meta(*this).shards[found - positions.begin()].detach();
+}
+
+at::Tensor DTensor::full_tensor(
+    std::optional<Placements> grad_placements) const {
+  const Placements replicated(mesh().ndim(), Replicate());
+  const auto whole = redistribute(replicated);
+  if (distributed_meta(whole).shards.empty()) {
+    return empty_like_shard(*this);
+  }
+  // Replicas are equal: any will do.
+  return whole.shards(std::move(grad_placements))[0];
+}
+
+DTensor DTensor::redistribute(PlacementsRef placements) const {
+  const auto to =
+      normalize_placements(placements, mesh(), dim(), "redistribute");
+  for (size_t i = 0; i < to.size(); ++i) {
+    TORCH_CHECK_VALUE(
+        !to[i].is_partial() || to[i] == this->placements()[i],
+        "[redistribute] cannot redistribute to ",
+        to[i].str(),
+        " on mesh dimension ",
+        i,
+        " from ",
+        this->placements()[i].str(),
+        ": a pending reduction only comes out of an op");
+  }
+  return DTensor(detail::redistribute(*this, to));
+}
+
+DTensor DTensor::redistribute(
+    const DeviceMesh& mesh, PlacementsRef placements) const {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      mesh == this->mesh(),
+      "[redistribute] cross-mesh redistribution, from ",
+      this->mesh().str(),
+      " to ",
+      mesh.str(),
+      ", is not supported: take full_tensor() and distribute that");
+  return redistribute(placements);
+}
+
+std::ostream& operator<<(std::ostream& out, const DTensor& tensor) {
+  const auto& spec = *tensor.spec();
+  out << "DTensor(" << spec.str() << ")";
+  const auto& shards = distributed_meta(tensor).shards;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const int64_t position = spec.mesh.local_positions()[i];
+    out << "\nrank " << spec.mesh.all_ranks()[position] << ":\n" << shards[i];
+  }
+  return out;
+}
+
+// The guard's scope is counted by the kernel's layer.
+ImplicitReplication::ImplicitReplication() {
+  detail::enter_implicit_replication();
+}
+ImplicitReplication::~ImplicitReplication() {
+  detail::leave_implicit_replication();
+}
+
+}  // namespace tessera

@@ -1,0 +1,190 @@
+#include "api/from_local.h"
+
+#include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+
+#include "comm/collectives.h"
+#include "comm/comm_event.h"
+#include "dispatch/autograd.h"
+#include "tessera/shard_math.h"
+
+namespace tessera::detail {
+
+namespace {
+
+constexpr const char* kFromLocal = "[from_local] ";
+
+// The global shape when every rank holds a shard of this one's shape.
+Sizes even_shape(
+    SizesRef local, const DeviceMesh& mesh, PlacementsRef placements) {
+  Sizes shape(local);
+  for (int64_t m = 0; m < mesh.ndim(); ++m) {
+    if (placements[m].is_shard()) {
+      shape[placements[m].dim()] *= mesh.size(m);
+    }
+  }
+  return shape;
+}
+
+// Strides of the whole in the memory order of the shard.
+Sizes global_strides(SizesRef shape, const at::Tensor& local) {
+  return local_strides(shape, local.strides());
+}
+
+void check_shapes(
+    at::TensorList locals,
+    bool shared,
+    const DeviceMesh& mesh,
+    PlacementsRef placements,
+    SizesRef shape) {
+  const auto positions = mesh.local_positions();
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const auto& local = locals[shared ? 0 : i];
+    const auto expected = local_shape(shape, mesh, placements, positions[i]);
+    TORCH_CHECK_VALUE(
+        local.sizes() == SizesRef(expected),
+        kFromLocal,
+        "rank ",
+        mesh.all_ranks()[positions[i]],
+        " holds a shard of shape ",
+        local.sizes(),
+        ", but ",
+        to_string(placements),
+        " of a tensor of shape ",
+        shape,
+        " gives it ",
+        SizesRef(expected),
+        "; for uneven shards pass options.shape");
+  }
+}
+
+Sizes given_or_even_shape(
+    at::TensorList locals,
+    const DeviceMesh& mesh,
+    PlacementsRef placements,
+    const FromLocalOptions& options) {
+  TORCH_CHECK_VALUE(
+      options.shape.has_value() || !options.stride.has_value(),
+      kFromLocal,
+      "stride was given without shape: pass both or neither");
+  if (options.shape.has_value()) {
+    return *options.shape;
+  }
+  return even_shape(locals[0].sizes(), mesh, placements);
+}
+
+// Every rank tells the others its shard's shape and dtype; all must agree with
+// the layout, or all throw.
+void compare_over_ranks(
+    at::TensorList locals,
+    bool shared,
+    const DeviceMesh& mesh,
+    PlacementsRef placements,
+    SizesRef shape) {
+  std::string error;
+  try {
+    check_shapes(locals, shared, mesh, placements, shape);
+  } catch (const c10::Error& e) {
+    error = e.what_without_backtrace();
+  }
+  collectives(mesh).agree(mesh, error, ErrorKind::Value);
+  // The shape each rank worked out must be one.
+  std::vector<int64_t> facts(shape.begin(), shape.end());
+  facts.push_back(static_cast<int64_t>(locals[0].scalar_type()));
+  const Shards mine(
+      mesh.local_positions().size(), at::tensor(facts, at::kLong));
+  for (int64_t m = 0; m < mesh.ndim(); ++m) {
+    const auto least =
+        collectives(mesh).all_reduce({mesh, m}, mine, ReduceOp::Min);
+    const auto most =
+        collectives(mesh).all_reduce({mesh, m}, mine, ReduceOp::Max);
+    for (size_t i = 0; i < mine.size(); ++i) {
+      TORCH_CHECK_VALUE(
+          least[i].equal(most[i]),
+          kFromLocal,
+          "the ranks' shards do not fit together: this rank makes the shape ",
+          shape,
+          " of its shard, another rank another one; for uneven shards pass "
+          "options.shape");
+    }
+  }
+}
+
+std::vector<at::Tensor> broadcast_replicas(
+    at::TensorList locals,
+    bool shared,
+    const DeviceMesh& mesh,
+    PlacementsRef placements) {
+  Shards shards(locals.begin(), locals.end());
+  if (shared) {
+    shards.resize(mesh.local_positions().size(), locals[0]);
+  }
+  for (int64_t m = 0; m < mesh.ndim(); ++m) {
+    if (placements[m].is_replicate()) {
+      shards = collectives(mesh).broadcast({mesh, m}, shards);
+    }
+  }
+  return {shards.begin(), shards.end()};
+}
+
+}  // namespace
+
+at::Tensor from_local(
+    at::TensorList locals,
+    bool shared,
+    const DeviceMesh& mesh,
+    PlacementsRef given_placements,
+    const FromLocalOptions& options) {
+  const size_t expected = shared ? 1 : mesh.local_positions().size();
+  TORCH_CHECK_VALUE(
+      locals.size() == expected && !locals.empty(),
+      kFromLocal,
+      "got ",
+      locals.size(),
+      " shards, but ",
+      expected,
+      " ranks of ",
+      mesh.str(),
+      " live in this process");
+  for (const auto& local : locals) {
+    TORCH_CHECK_TYPE(
+        local.defined() && !is_dtensor(local),
+        kFromLocal,
+        "a shard must be a plain tensor, got ",
+        local.defined() ? "a distributed one" : "an undefined one");
+    TORCH_CHECK_VALUE(
+        local.scalar_type() == locals[0].scalar_type() &&
+            local.dim() == locals[0].dim(),
+        kFromLocal,
+        "the shards differ in dtype or number of dimensions");
+  }
+  const auto placements = normalize_placements(
+      given_placements, mesh, locals[0].dim(), "from_local");
+  const auto shape = given_or_even_shape(locals, mesh, placements, options);
+  const auto strides =
+      options.stride.value_or(global_strides(shape, locals[0]));
+  auto spec =
+      Spec::make(mesh, placements, shape, strides, locals[0].scalar_type());
+  if (!options.run_check) {
+    check_shapes(locals, shared, mesh, placements, shape);
+    return from_shards(std::move(spec), locals, shared);
+  }
+  CommCauseGuard cause("from_local");
+  compare_over_ranks(locals, shared, mesh, placements, shape);
+  if (std::any_of(placements.begin(), placements.end(), [](const auto& p) {
+        return p.is_replicate();
+      })) {
+    // The value becomes the first replica's; the gradient goes to each rank's
+    // own tensor all the same.
+    c10::NoGradGuard no_grad;
+    const auto replicas = broadcast_replicas(locals, shared, mesh, placements);
+    for (size_t i = 0; i < locals.size(); ++i) {
+      locals[i].detach().copy_(replicas[i]);
+    }
+  }
+  return from_shards(std::move(spec), locals, shared);
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,109 @@
+// Collectives: the one door through which shards of different ranks meet.
+//
+// Each function takes the shards that live in this process, one for each of
+// mesh.local_positions(), and returns as many. Over processes that is one shard
+// (none, where the rank is outside the mesh: nothing is sent), in a simulated
+// world one a position. A collective runs in every group along one mesh
+// dimension at once. A group of one rank sends nothing and returns its input.
+//
+// Shards need not be contiguous, even or non-empty. Sizes are never exchanged:
+// callers derive them from the layout and pass them in, by group coordinate,
+// one list for each local position (groups may be cut differently).
+//
+// Results are contiguous and share memory neither with the inputs nor with each
+// other (a group of one aside). Reductions take their terms in the order of the
+// group, half and bfloat16 in float: both worlds give the same bits, and every
+// rank of a group the same as the others. Nothing is recorded for autograd.
+//
+// Over processes every function throws c10::Error, naming rank, collective and
+// group, when a peer does not come within the World's timeout or is lost.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/mesh.h"
+#include "tessera/placement.h"
+#include "tessera/spec.h"
+
+namespace tessera::detail {
+
+using Shards = c10::SmallVector<at::Tensor, 1>;
+using ShardsRef = c10::ArrayRef<at::Tensor>;
+// Sizes of the parts along one tensor dimension, by group coordinate.
+using Parts = Sizes;
+using PartsRef = c10::ArrayRef<Parts>;
+
+// The group along one dimension of a mesh.
+struct MeshDim {
+  const DeviceMesh& mesh;
+  int64_t dim;
+};
+
+// The type of the exception that agree() throws on every rank.
+enum class ErrorKind : uint8_t { Error, Value, Index, Type, NotImplemented };
+
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+
+  // Every rank gets the reduction of all shards. Shards of a group have one
+  // shape. bool: Sum and Max are or, Product and Min are and. Avg of an integer
+  // type and Min or Max of a complex one throw c10::ValueError.
+  virtual Shards all_reduce(MeshDim at, ShardsRef in, ReduceOp op) = 0;
+
+  // Every rank gets the concatenation along `dim`. `parts[i]` are the sizes
+  // along `dim` of the shards in local position i's group.
+  virtual Shards all_gather(
+      MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) = 0;
+
+  // The reduction, cut along `dim` into `parts`; rank c of the group gets part
+  // c.
+  virtual Shards reduce_scatter(
+      MeshDim at, ShardsRef in, int64_t dim, PartsRef parts, ReduceOp op) = 0;
+
+  // From cut along `concat_dim` to cut along `split_dim`: each rank cuts its
+  // shard along `split_dim` into `split_parts`, sends part c to rank c, and
+  // concatenates what it receives along `concat_dim`, whose sizes are
+  // `concat_parts`.
+  virtual Shards all_to_all(
+      MeshDim at,
+      ShardsRef in,
+      int64_t split_dim,
+      PartsRef split_parts,
+      int64_t concat_dim,
+      PartsRef concat_parts) = 0;
+
+  // Every rank gets the shard of the group's first rank. All have one shape.
+  virtual Shards broadcast(MeshDim at, ShardsRef in) = 0;
+
+  // Rank c of the group gets part c along `dim` of the first rank's shard. The
+  // other ranks' shards are read for shape and dtype only.
+  virtual Shards scatter(
+      MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) = 0;
+
+  // The exchange: rows of dim 0 go where they are wanted. Position i sends
+  // `send_rows[i][c]` rows (in order) to rank c of its group and receives
+  // `recv_rows[i][c]` rows from it.
+  virtual Shards all_to_all_rows(
+      MeshDim at, ShardsRef in, PartsRef send_rows, PartsRef recv_rows) = 0;
+
+  // Every rank of the mesh (of its own sub-mesh, for a slice) passes its error
+  // text, or "" if all is well. If any passed one, every rank throws the text
+  // of the first such rank, as the type `kind` which that rank gave. Ranks
+  // outside the mesh take no part.
+  virtual void agree(
+      const DeviceMesh& mesh,
+      const std::string& local_error,
+      ErrorKind kind = ErrorKind::Error) = 0;
+};
+
+// The collectives of the world in which `mesh` was made. Throws c10::Error if
+// that world has gone.
+Collectives& collectives(const DeviceMesh& mesh);
+
+}  // namespace tessera::detail

@@ -1,0 +1,67 @@
+#include "comm/counting.h"
+
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+namespace tessera::detail {
+
+namespace {
+
+struct Observers {
+  std::shared_mutex mutex;
+  std::vector<CommObserver*> list;
+  // Read without the lock: the common case is that nobody listens.
+  std::atomic<size_t> count{0};
+};
+
+Observers& observers() {
+  // Never destroyed: a static observer may outlive any static of ours.
+  static auto* instance = new Observers;
+  return *instance;
+}
+
+thread_local std::string_view current_cause;
+
+}  // namespace
+
+void add_comm_observer(CommObserver* observer) {
+  auto& all = observers();
+  std::unique_lock lock(all.mutex);
+  all.list.push_back(observer);
+  all.count = all.list.size();
+}
+
+void remove_comm_observer(CommObserver* observer) {
+  auto& all = observers();
+  std::unique_lock lock(all.mutex);
+  const auto found = std::find(all.list.begin(), all.list.end(), observer);
+  if (found != all.list.end()) all.list.erase(found);
+  all.count = all.list.size();
+}
+
+bool counting() {
+  return observers().count.load(std::memory_order_relaxed) != 0;
+}
+
+void report(std::string_view collective, int64_t group_size, int64_t bytes) {
+  auto& all = observers();
+  const CommEvent event{collective, current_cause, group_size, bytes};
+  // Held while they are told, so that an observer is not told after its removal
+  // has returned.
+  std::shared_lock lock(all.mutex);
+  for (auto* observer : all.list) observer->on_collective(event);
+}
+
+CommCauseGuard::CommCauseGuard(std::string_view cause)
+    : previous_(current_cause) {
+  current_cause = cause;
+}
+
+CommCauseGuard::~CommCauseGuard() { current_cause = previous_; }
+
+}  // namespace tessera::detail

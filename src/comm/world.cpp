@@ -1,0 +1,208 @@
+#include "tessera/world.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
+#include <vector>
+
+#include "comm/backend.h"
+#include "comm/environment.h"
+#include "comm/process.h"
+#include "comm/rendezvous.h"
+#include "comm/simulated.h"
+#include "comm/world_state.h"
+
+namespace tessera {
+
+namespace detail {
+
+namespace {
+
+using State = std::shared_ptr<WorldState>;
+
+struct Worlds {
+  std::shared_mutex mutex;
+  // The innermost scope is the last.
+  std::vector<State> entered;
+};
+
+Worlds& worlds() {
+  // Never deleted: a World in a static variable may end after us.
+  static auto* const instance = new Worlds;
+  return *instance;
+}
+
+// Requires: the lock is held.
+void publish_innermost(const Worlds& all) {
+  if (all.entered.empty()) {
+    set_current_residence(std::nullopt);
+  } else {
+    set_current_residence(all.entered.back()->residence);
+  }
+}
+
+uint64_t next_id() {
+  static std::atomic<uint64_t> next{1};
+  return next++;
+}
+
+void enter(const State& state) {
+  auto& all = worlds();
+  const std::unique_lock lock(all.mutex);
+  all.entered.push_back(state);
+  publish_innermost(all);
+}
+
+// Scopes may end in any order; the last of those left is the innermost.
+void leave(const State& state) {
+  auto& all = worlds();
+  const std::unique_lock lock(all.mutex);
+  const auto found = std::find(all.entered.begin(), all.entered.end(), state);
+  if (found != all.entered.end()) all.entered.erase(found);
+  publish_innermost(all);
+}
+
+State make_simulated(int64_t ranks) {
+  auto state = std::make_shared<WorldState>(
+      Residence{next_id(), ranks, /*rank=*/-1}, WorldOptions{}.timeout);
+  state->collectives = make_simulated_collectives();
+  return state;
+}
+
+State make_processes(
+    Launch launch, const WorldOptions& options, const char* caller) {
+  TORCH_CHECK_VALUE(
+      options.timeout.count() > 0,
+      "[",
+      caller,
+      "] the timeout must be positive but is ",
+      options.timeout.count(),
+      " ms");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      has_gloo(),
+      "[",
+      caller,
+      "] this library was built without Gloo; install its headers (Debian: "
+      "libgloo-dev) and build again, or use World::simulate");
+  auto store = meet_world(launch, options.timeout, caller);
+  auto state = std::make_shared<WorldState>(
+      Residence{next_id(), launch.size, launch.rank}, options.timeout);
+  auto processes = std::make_unique<ProcessCollectives>(
+      std::move(launch), std::move(store), state->timeout);
+  state->processes = processes.get();
+  state->collectives = std::move(processes);
+  return state;
+}
+
+}  // namespace
+
+WorldState::WorldState(Residence residence, std::chrono::milliseconds timeout)
+    : residence(residence), timeout(timeout) {}
+
+WorldState::~WorldState() = default;
+
+Collectives& collectives(const DeviceMesh& mesh) {
+  auto& all = worlds();
+  const std::shared_lock lock(all.mutex);
+  for (auto it = all.entered.rbegin(); it != all.entered.rend(); ++it) {
+    if ((*it)->residence.world_id == mesh.world_id()) {
+      return *(*it)->collectives;
+    }
+  }
+  TORCH_CHECK(
+      false,
+      "[World] the world in which ",
+      mesh.str(),
+      " was made has ended; keep the World object alive for as long as its "
+      "meshes and distributed tensors communicate");
+}
+
+}  // namespace detail
+
+World World::simulate(int64_t ranks) {
+  TORCH_CHECK_VALUE(
+      ranks >= 1,
+      "[World::simulate] expected at least one rank but ",
+      ranks,
+      " were given");
+  return World(detail::make_simulated(ranks));
+}
+
+World World::from_environment(
+    int64_t otherwise_simulate, WorldOptions options) {
+  auto launch = detail::read_environment();
+  if (!launch) {
+    TORCH_CHECK_VALUE(
+        otherwise_simulate >= 1,
+        "[World::from_environment] no launcher has started this process, and ",
+        otherwise_simulate,
+        " ranks cannot be simulated; give at least 1");
+    return World(detail::make_simulated(otherwise_simulate));
+  }
+  return World(detail::make_processes(
+      std::move(*launch), options, "World::from_environment"));
+}
+
+World World::connect(
+    int64_t rank,
+    int64_t size,
+    const std::string& address,
+    uint16_t port,
+    WorldOptions options) {
+  TORCH_CHECK_VALUE(
+      size >= 1 && rank >= 0 && rank < size,
+      "[World::connect] expected a rank from 0 to ",
+      size - 1,
+      " of a world of ",
+      size,
+      " but ",
+      rank,
+      " was given");
+  detail::Launch launch;
+  launch.rank = rank;
+  launch.size = size;
+  launch.address = address;
+  launch.port = port;
+  launch.one_host = detail::is_loopback(address);
+  return World(
+      detail::make_processes(std::move(launch), options, "World::connect"));
+}
+
+World::World(std::shared_ptr<detail::WorldState> state)
+    : state_(std::move(state)) {
+  detail::enter(state_);
+}
+
+World::World(World&& other) noexcept = default;
+
+World::~World() {
+  if (state_) detail::leave(state_);
+}
+
+int64_t World::size() const { return state_->residence.world_size; }
+
+bool World::simulated() const { return state_->residence.simulated(); }
+
+int64_t World::rank() const { return simulated() ? 0 : state_->residence.rank; }
+
+void World::set_timeout(std::chrono::milliseconds timeout) {
+  TORCH_CHECK_VALUE(
+      timeout.count() > 0,
+      "[World::set_timeout] the timeout must be positive but is ",
+      timeout.count(),
+      " ms");
+  state_->timeout = timeout;
+}
+
+std::chrono::milliseconds World::timeout() const { return state_->timeout; }
+
+void World::barrier() {
+  if (state_->processes != nullptr) state_->processes->barrier();
+}
+
+bool in_world() { return detail::current_residence().has_value(); }
+
+}  // namespace tessera

@@ -1,0 +1,22 @@
+// Which ranks live in this process: the one fact about the world that values
+// need. Set by comm/ when a World is entered; read when a mesh is made.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::detail {
+
+struct Residence {
+  uint64_t world_id;
+  int64_t world_size;
+  // This process's rank; -1 where all ranks live here.
+  int64_t rank;
+
+  bool simulated() const { return rank < 0; }
+};
+
+std::optional<Residence> current_residence();
+void set_current_residence(std::optional<Residence> residence);
+
+}  // namespace tessera::detail

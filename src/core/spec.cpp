@@ -1,0 +1,218 @@
+#include "tessera/spec.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "core/hash.h"
+#include "core/intern_table.h"
+
+namespace tessera {
+namespace {
+
+detail::InternTable<Spec>& spec_table() {
+  static auto* const table = new detail::InternTable<Spec>;
+  return *table;
+}
+
+uint64_t hash_of(
+    const DeviceMesh& mesh,
+    PlacementsRef placements,
+    SizesRef sizes,
+    SizesRef strides,
+    c10::ScalarType dtype) {
+  uint64_t hash =
+      detail::hash_combine(mesh.hash(), static_cast<uint64_t>(dtype));
+  for (const Placement& placement : placements) {
+    hash = detail::hash_combine(
+        hash, static_cast<uint64_t>(hash_value(placement)));
+  }
+  hash = detail::hash_combine(hash, sizes);
+  return detail::hash_combine(hash, strides);
+}
+
+// Only a spec that is not in the table yet is checked: what is found there was
+// checked when it was made.
+void check_spec(
+    const DeviceMesh& mesh,
+    PlacementsRef placements,
+    SizesRef sizes,
+    SizesRef strides) {
+  constexpr const char* kCaller = "Spec::make";
+  TORCH_CHECK_VALUE(
+      sizes.size() == strides.size(),
+      "[",
+      kCaller,
+      "] expected one stride a dimension, but got sizes ",
+      sizes,
+      " and strides ",
+      strides);
+  TORCH_CHECK_VALUE(
+      std::all_of(
+          sizes.begin(), sizes.end(), [](int64_t size) { return size >= 0; }),
+      "[",
+      kCaller,
+      "] expected sizes of 0 or more, but got ",
+      sizes);
+  const auto ndim = static_cast<int64_t>(sizes.size());
+  for (const Placement& placement : placements) {
+    TORCH_CHECK_VALUE(
+        !placement.is_shard() || placement.dim() >= 0,
+        "[",
+        kCaller,
+        "] expected shard dimensions that do not count from the end, but got ",
+        to_string(placements),
+        "; use normalize_placements");
+  }
+  normalize_placements(placements, mesh, ndim, kCaller);
+}
+
+// Whether pending reductions by `a` and by `b`, on two mesh dimensions, give
+// the same in either order.
+bool commute(ReduceOp a, ReduceOp b) {
+  const auto linear = [](ReduceOp op) {
+    return op == ReduceOp::Sum || op == ReduceOp::Avg;
+  };
+  return a == b || (linear(a) && linear(b));
+}
+
+void check_reductions_commute(PlacementsRef placements, const char* caller) {
+  const Placement* first = nullptr;
+  for (const Placement& placement : placements) {
+    if (!placement.is_partial()) {
+      continue;
+    }
+    if (first == nullptr) {
+      first = &placement;
+      continue;
+    }
+    // One comparison each is enough: commute() is an equivalence.
+    TORCH_CHECK_VALUE(
+        commute(first->reduce_op(), placement.reduce_op()),
+        "[",
+        caller,
+        "] the placements ",
+        to_string(placements),
+        " hold pending reductions by ",
+        to_string(first->reduce_op()),
+        " and by ",
+        to_string(placement.reduce_op()),
+        ", whose order would matter; redistribute one of them first");
+  }
+}
+
+}  // namespace
+
+int64_t Spec::numel() const {
+  int64_t count = 1;
+  for (const int64_t size : sizes) {
+    count *= size;
+  }
+  return count;
+}
+
+SpecPtr Spec::make(
+    const DeviceMesh& mesh,
+    PlacementsRef placements,
+    SizesRef sizes,
+    SizesRef strides,
+    c10::ScalarType dtype) {
+  const uint64_t hash = hash_of(mesh, placements, sizes, strides, dtype);
+  const auto equal = [&](const Spec& spec) {
+    return spec.hash == hash && spec.mesh == mesh && spec.dtype == dtype &&
+           sizes == SizesRef(spec.sizes) && strides == SizesRef(spec.strides) &&
+           placements == PlacementsRef(spec.placements);
+  };
+  const auto build = [&] {
+    check_spec(mesh, placements, sizes, strides);
+    return std::unique_ptr<const Spec>(new Spec{
+        mesh,
+        Placements(placements.begin(), placements.end()),
+        Sizes(sizes.begin(), sizes.end()),
+        Sizes(strides.begin(), strides.end()),
+        dtype,
+        hash});
+  };
+  return spec_table().find_or_make(hash, equal, build);
+}
+
+SpecPtr Spec::make(
+    const DeviceMesh& mesh,
+    PlacementsRef placements,
+    SizesRef sizes,
+    c10::ScalarType dtype) {
+  return make(mesh, placements, sizes, contiguous_strides(sizes), dtype);
+}
+
+SpecPtr Spec::with(PlacementsRef other) const {
+  return make(mesh, other, sizes, strides, dtype);
+}
+
+std::string Spec::str() const {
+  std::ostringstream out;
+  out << c10::toString(dtype) << SizesRef(sizes);
+  if (strides != contiguous_strides(sizes)) {
+    out << " with strides " << SizesRef(strides);
+  }
+  out << " on " << to_string(placements) << " of " << mesh;
+  return out.str();
+}
+
+size_t live_spec_count() { return spec_table().size(); }
+
+Sizes contiguous_strides(SizesRef sizes) {
+  Sizes strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    strides[d] = stride;
+    // As ATen has it: the strides of an empty tensor are those of one whose
+    // empty dimensions had one element.
+    stride *= std::max<int64_t>(sizes[d], 1);
+  }
+  return strides;
+}
+
+Placements normalize_placements(
+    PlacementsRef placements,
+    const DeviceMesh& mesh,
+    int64_t ndim,
+    const char* caller) {
+  TORCH_CHECK_VALUE(
+      static_cast<int64_t>(placements.size()) == mesh.ndim(),
+      "[",
+      caller,
+      "] placements and mesh must have the same length, but the mesh has ",
+      mesh.ndim(),
+      " dimensions and ",
+      placements.size(),
+      " placements were given: ",
+      to_string(placements));
+  Placements normalized(placements.begin(), placements.end());
+  for (Placement& placement : normalized) {
+    if (!placement.is_shard()) {
+      continue;
+    }
+    const int64_t dim = placement.dim();
+    TORCH_CHECK_VALUE(
+        dim >= -ndim && dim < ndim,
+        "[",
+        caller,
+        "] shard dimension ",
+        dim,
+        " in ",
+        to_string(placements),
+        " is out of range for a tensor of ",
+        ndim,
+        " dimensions",
+        ndim == 0 ? "; it can only be replicated or partial"
+                  : c10::str("; expected ", -ndim, " to ", ndim - 1));
+    if (dim < 0) {
+      placement = Shard(dim + ndim);
+    }
+  }
+  check_reductions_commute(normalized, caller);
+  return normalized;
+}
+
+}  // namespace tessera

@@ -1,0 +1,27 @@
+// The differentiable boundary between plain and distributed tensors, and
+// between layouts.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "dispatch/tensor.h"
+
+namespace tessera::detail {
+
+// The layout of the gradient of a tensor that lies like this: a pending
+// reduction's gradient is replicated.
+Placements grad_placements_of(PlacementsRef placements);
+
+// A distributed tensor of these shards; each shard gets its part of the
+// gradient. `shared`: all shards are one tensor, which gets the gradient once.
+at::Tensor from_shards(SpecPtr spec, at::TensorList shards, bool shared);
+
+// The shards that live here.
+std::vector<at::Tensor> to_shards(
+    const at::Tensor& tensor, PlacementsRef grad_placements);
+
+// The tensor in another layout; itself where nothing changes.
+at::Tensor redistribute(const at::Tensor& tensor, PlacementsRef to);
+
+}  // namespace tessera::detail

@@ -1,0 +1,140 @@
+#include "dispatch/call_key.h"
+
+#include <bit>
+#include <cstring>
+
+namespace tessera::detail {
+
+namespace {
+
+// Tags keep words of different kinds apart. They stand in the top byte, where
+// no pointer or small number reaches.
+enum Tag : uint64_t {
+  kNone = 1ull << 56,
+  kTensor = 2ull << 56,
+  kPlainTensor = 3ull << 56,
+  kInt = 4ull << 56,
+  kDouble = 5ull << 56,
+  kBool = 6ull << 56,
+  kComplex = 7ull << 56,
+  kList = 8ull << 56,
+  kString = 9ull << 56,
+  kDevice = 10ull << 56,
+  kMetaTensor = 11ull << 56,
+};
+
+}  // namespace
+
+CallKey::CallKey(
+    const OpInfo& op, c10::ArrayRef<c10::IValue> args, bool ignores_numbers) {
+  add(reinterpret_cast<uint64_t>(&op));
+  for (size_t i = 0; i < args.size(); ++i) {
+    const c10::IValue& value = args[i];
+    switch (op.args[i]) {
+      case ArgKind::Tensor:
+        if (value.isTensor()) {
+          add_tensor(value.toTensor());
+        } else {
+          add(kNone);
+        }
+        break;
+      case ArgKind::Number:
+        add_number(value, !ignores_numbers);
+        break;
+      case ArgKind::Unread:
+        break;
+      case ArgKind::TensorList:
+      case ArgKind::Plain:
+        add_value(value);
+        break;
+    }
+  }
+}
+
+void CallKey::add_tensor(const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    add(kNone);
+  } else if (is_dtensor(tensor)) {
+    add((tensor.is_meta() ? kMetaTensor : kTensor) |
+        reinterpret_cast<uint64_t>(distributed_meta(tensor).spec.get()));
+  } else {
+    add_plain_tensor(tensor);
+  }
+}
+
+void CallKey::add_plain_tensor(const at::Tensor& tensor) {
+  has_plain_ |= tensor.dim() != 0;
+  const bool number = tensor.unsafeGetTensorImpl()->is_wrapped_number();
+  add(kPlainTensor | static_cast<uint64_t>(tensor.scalar_type()) |
+      static_cast<uint64_t>(number) << 8 |
+      static_cast<uint64_t>(tensor.dim()) << 16);
+  for (const int64_t size : tensor.sizes()) {
+    add(size);
+  }
+  for (const int64_t stride : tensor.strides()) {
+    add(stride);
+  }
+}
+
+void CallKey::add_number(const c10::IValue& value, bool by_value) {
+  if (by_value || value.isNone()) {
+    add_value(value);
+  } else if (value.isDouble()) {
+    add(kDouble);
+  } else if (value.isInt()) {
+    add(kInt);
+  } else if (value.isBool()) {
+    add(kBool);
+  } else if (value.isComplexDouble()) {
+    add(kComplex);
+  } else {
+    cacheable_ = false;
+  }
+}
+
+void CallKey::add_value(const c10::IValue& value) {
+  if (value.isNone()) {
+    add(kNone);
+  } else if (value.isInt()) {
+    add(kInt);
+    add(value.toInt());
+  } else if (value.isBool()) {
+    add(kBool | static_cast<uint64_t>(value.toBool()));
+  } else if (value.isDouble()) {
+    add(kDouble);
+    add(std::bit_cast<uint64_t>(value.toDouble()));
+  } else if (value.isList()) {
+    add_list(value);
+  } else if (value.isDevice()) {
+    const auto device = value.toDevice();
+    add(kDevice | static_cast<uint64_t>(device.type()) << 16 |
+        static_cast<uint8_t>(device.index()));
+  } else if (value.isString()) {
+    const auto& text = value.toStringRef();
+    add(kString | text.size());
+    for (size_t i = 0; i < text.size(); i += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, &text[i], std::min<size_t>(8, text.size() - i));
+      add(word);
+    }
+  } else if (value.isTensor()) {
+    add_tensor(value.toTensor());
+  } else if (value.isComplexDouble()) {
+    const auto number = value.toComplexDouble();
+    add(kComplex);
+    add(std::bit_cast<uint64_t>(number.real()));
+    add(std::bit_cast<uint64_t>(number.imag()));
+  } else {
+    cacheable_ = false;
+  }
+}
+
+void CallKey::add_list(const c10::IValue& value) {
+  const auto list = value.toListRef();
+  add(kList | list.size());
+  for (const auto& element : list) {
+    add_value(element);
+  }
+}
+
+}  // namespace tessera::detail

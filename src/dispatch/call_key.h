@@ -1,0 +1,48 @@
+// The cache's key: the op, the specs of its tensors and every plain argument
+// that may change a row, a shape or a dtype, as a row of words.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+
+#include "dispatch/op_info.h"
+#include "dispatch/tensor.h"
+
+namespace tessera::detail {
+
+class CallKey {
+ public:
+  // Reads the arguments of one call. Numbers enter by kind alone where
+  // `ignores_numbers`, by value otherwise.
+  CallKey(
+      const OpInfo& op, c10::ArrayRef<c10::IValue> args, bool ignores_numbers);
+
+  c10::ArrayRef<uint64_t> words() const { return words_; }
+  uint64_t hash() const { return hash_; }
+
+  // False if an argument is of a kind that has no words: plan without caching.
+  bool cacheable() const { return cacheable_; }
+  // Whether a plain tensor other than a scalar is among the arguments.
+  bool has_plain_tensor() const { return has_plain_; }
+
+ private:
+  void add(uint64_t word) {
+    words_.push_back(word);
+    hash_ = (hash_ ^ word) * 0x9E3779B97F4A7C15ull;
+    hash_ ^= hash_ >> 29;
+  }
+  void add_tensor(const at::Tensor& tensor);
+  void add_plain_tensor(const at::Tensor& tensor);
+  void add_number(const c10::IValue& value, bool by_value);
+  void add_value(const c10::IValue& value);
+  void add_list(const c10::IValue& value);
+
+  c10::SmallVector<uint64_t, 24> words_;
+  uint64_t hash_ = 0;
+  bool cacheable_ = true;
+  bool has_plain_ = false;
+};
+
+}  // namespace tessera::detail

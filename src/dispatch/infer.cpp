@@ -1,0 +1,168 @@
+#include "dispatch/infer.h"
+
+#include <ATen/TensorIterator.h>
+#include <ATen/ops/empty_strided.h>
+
+namespace tessera::detail {
+
+namespace {
+
+// Every op has a computed meta kernel, if only the fallback that throws: ask
+// for the kernels that do something.
+bool has_meta_kernel(const OpInfo& op) {
+  using Key = c10::DispatchKey;
+  const auto has = [&](Key key) {
+    return op.handle.hasKernelForDispatchKey(key);
+  };
+  return has(Key::Meta) || has(Key::CompositeExplicitAutograd) ||
+         has(Key::CompositeExplicitAutogradNonFunctional) ||
+         has(Key::CompositeImplicitAutograd);
+}
+
+at::Tensor meta_tensor(const TensorArg& arg, const at::Tensor& original) {
+  auto meta = at::empty_strided(
+      arg.sizes,
+      arg.strides,
+      at::TensorOptions().dtype(arg.dtype).device(c10::kMeta));
+  // `x + 1` promotes by the number's kind, not by its dtype.
+  if (original.unsafeGetTensorImpl()->is_wrapped_number()) {
+    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return meta;
+}
+
+std::vector<at::Tensor> meta_tensors(
+    const CallTensors& tensors, const OpCall& call) {
+  std::vector<at::Tensor> metas(call.tensor_count());
+  for (size_t i = 0; i < metas.size(); ++i) {
+    if (call.tensor(i).defined) {
+      metas[i] = meta_tensor(call.tensor(i), tensors.tensors[i]);
+    }
+  }
+  return metas;
+}
+
+InferredOutput inferred(const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    return {};
+  }
+  return {
+      true,
+      Sizes(tensor.sizes()),
+      Sizes(tensor.strides()),
+      tensor.scalar_type()};
+}
+
+InferredOutputs from_meta_kernel(
+    const OpInfo& op,
+    c10::ArrayRef<c10::IValue> args,
+    const CallTensors& tensors,
+    const OpCall& call) {
+  torch::jit::Stack stack(args.begin(), args.end());
+  put_tensors(stack, tensors.slots, meta_tensors(tensors, call));
+  for (auto& value : stack) {
+    if (value.isDevice()) {
+      value = c10::Device(c10::kMeta);
+    }
+  }
+  op.handle.callBoxed(&stack);
+
+  InferredOutputs outputs;
+  for (size_t r = 0; r < op.returns.size(); ++r) {
+    std::vector<InferredOutput> list;
+    if (op.returns[r].kind == ReturnInfo::Kind::NotATensor) {
+      // Numbers and such are taken from the first shard's result.
+    } else if (op.returns[r].is_list) {
+      for (const auto& element : stack[r].toListRef()) {
+        list.push_back(inferred(element.toTensor()));
+      }
+    } else {
+      list.push_back(inferred(stack[r].toTensor()));
+    }
+    outputs.returns.push_back(std::move(list));
+  }
+  return outputs;
+}
+
+InferredOutputs same_for_all(const OpInfo& op, const InferredOutput& output) {
+  InferredOutputs outputs;
+  outputs.returns.assign(op.returns.size(), {output});
+  outputs.dtypes_known = false;
+  return outputs;
+}
+
+// What TensorIterator would allocate for these inputs.
+InferredOutputs from_broadcasting(
+    const OpInfo& op, const CallTensors& tensors, const OpCall& call) {
+  const auto metas = meta_tensors(tensors, call);
+  at::TensorIteratorConfig config;
+  config.set_check_mem_overlap(false)
+      .check_all_same_dtype(false)
+      .check_all_same_device(false)
+      .declare_static_dtype_and_device(c10::kFloat, c10::kMeta)
+      .add_owned_output(at::Tensor());
+  auto dtype = c10::ScalarType::Undefined;
+  for (size_t i = 0; i < metas.size(); ++i) {
+    const bool is_output =
+        op.handle.schema().arguments()[tensors.slots[i].argument].is_out();
+    if (metas[i].defined() && !is_output) {
+      config.add_owned_const_input(metas[i]);
+      dtype = dtype == c10::ScalarType::Undefined
+                  ? metas[i].scalar_type()
+                  : c10::promoteTypes(dtype, metas[i].scalar_type());
+    }
+  }
+  auto output = inferred(config.build().output(0));
+  output.dtype = dtype;
+  return same_for_all(op, output);
+}
+
+InferredOutputs from_rule(
+    const OpInfo& op, const Rule& rule, const OpCall& call) {
+  const auto sizes = rule.output_sizes(call);
+  TORCH_INTERNAL_ASSERT(
+      sizes.size() == op.returns.size(),
+      "the rule of ",
+      op.display_name,
+      " gives ",
+      sizes.size(),
+      " output sizes for ",
+      op.returns.size(),
+      " results");
+  InferredOutputs outputs;
+  outputs.dtypes_known = false;
+  for (const auto& size : sizes) {
+    outputs.returns.push_back({InferredOutput{
+        true, size, tessera::contiguous_strides(size), call.tensor(0).dtype}});
+  }
+  return outputs;
+}
+
+}  // namespace
+
+bool can_infer(const OpInfo& op, const Rule& rule) {
+  return rule.output_sizes || rule.elementwise || has_meta_kernel(op);
+}
+
+InferredOutputs infer_outputs(
+    const OpInfo& op,
+    const Rule& rule,
+    c10::ArrayRef<c10::IValue> args,
+    const CallTensors& tensors,
+    const OpCall& call) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      can_infer(op, rule),
+      "Operator ",
+      op.display_name,
+      " has neither a meta kernel nor output_sizes in its rule: the shape of "
+      "its result is unknown");
+  if (rule.output_sizes) {
+    return from_rule(op, rule, call);
+  }
+  if (has_meta_kernel(op)) {
+    return from_meta_kernel(op, args, tensors, call);
+  }
+  return from_broadcasting(op, tensors, call);
+}
+
+}  // namespace tessera::detail

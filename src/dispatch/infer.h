@@ -1,0 +1,36 @@
+// The global sizes, strides and dtypes of an op's results, without data.
+#pragma once
+
+#include <vector>
+
+#include "dispatch/op_plan.h"
+
+namespace tessera::detail {
+
+struct InferredOutput {
+  bool defined = false;
+  Sizes sizes;
+  Sizes strides;
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+};
+
+struct InferredOutputs {
+  // For each return: its tensors (one, or a list's).
+  std::vector<std::vector<InferredOutput>> returns;
+  bool dtypes_known = true;
+};
+
+// Whether infer_outputs has a way to tell.
+bool can_infer(const OpInfo& op, const Rule& rule);
+
+// Asks the op's meta kernel, or else the rule. `tensors` are the call's tensor
+// arguments as rules see them; `call` holds the same. Shape errors are ATen's
+// own. Throws c10::NotImplementedError if neither can tell.
+InferredOutputs infer_outputs(
+    const OpInfo& op,
+    const Rule& rule,
+    c10::ArrayRef<c10::IValue> args,
+    const CallTensors& tensors,
+    const OpCall& call);
+
+}  // namespace tessera::detail

@@ -1,0 +1,317 @@
+#include "dispatch/kernel.h"
+
+#include <c10/core/AutogradState.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <unordered_map>
+
+#include "comm/comm_event.h"
+#include "dispatch/call_key.h"
+#include "dispatch/op_plan.h"
+#include "dispatch/plain_args.h"
+#include "dispatch/plan_cache.h"
+#include "dispatch/run_steps.h"
+#include "dispatch/tensor.h"
+
+namespace tessera::detail {
+
+namespace {
+
+using torch::jit::Stack;
+using Args = c10::ArrayRef<c10::IValue>;
+
+constexpr auto kAboveLocalOps =
+    c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+    c10::autocast_dispatch_keyset;
+
+// What holds while local ops run: no autograd, no autocast, and views that are
+// replayed rather than made anew with as_strided, which shards cannot follow.
+struct LocalOpGuard {
+  LocalOpGuard() {
+    c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
+  }
+  c10::impl::ExcludeDispatchKeyGuard exclude{kAboveLocalOps};
+};
+
+// Before an op writes: plain tensors are converted or refused, and so are views
+// that do not reach their base.
+void check_written(const OpInfo& op, Args args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (!op.written_args[i] || !args[i].isTensor()) {
+      continue;
+    }
+    const auto& tensor = args[i].toTensor();
+    if (!is_dtensor(tensor)) {
+      admit_plain_tensors(op, args);
+      continue;
+    }
+    TORCH_CHECK(
+        !distributed_meta(tensor).copied_view,
+        "[",
+        op.display_name,
+        "] writes into a view that had to be copied into another layout, so "
+        "that the write would not reach its base. Redistribute the base first "
+        "such that the viewed dimension is not sharded, or write into the "
+        "base");
+  }
+}
+
+SpecPtr with_dtype(const Spec& spec, c10::ScalarType dtype) {
+  return Spec::make(
+      spec.mesh, spec.placements, spec.sizes, spec.strides, dtype);
+}
+
+// Puts a tensor's shard in the place of the tensor itself.
+void take_shard(c10::IValue& value) {
+  if (value.isTensor() && is_dtensor(value.toTensor())) {
+    at::Tensor shard = distributed_meta(value.toTensor()).shards[0];
+    value = std::move(shard);
+  }
+}
+
+bool is_copied_view(const c10::IValue& base) {
+  return base.isTensor() && is_dtensor(base.toTensor()) &&
+         distributed_meta(base.toTensor()).copied_view;
+}
+
+// The common case: one shard lives here, it lies as the op wants it, there are
+// no lists. The arguments are exchanged for their shards where they stand.
+void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
+  const size_t first = stack.size() - op.args.size();
+  c10::SmallVector<c10::IValue, 2> originals;
+  bool copied = plan.copies_view;
+  if (op.writes || op.is_view) {
+    for (const auto& ret : op.returns) {
+      const auto& argument = stack[first + ret.argument];
+      if (ret.kind == ReturnInfo::Kind::Written) {
+        originals.push_back(argument);
+      } else if (ret.kind == ReturnInfo::Kind::View) {
+        copied |= is_copied_view(argument);
+      }
+    }
+  }
+  for (const auto& slot : plan.slots) {
+    take_shard(stack[first + slot.argument]);
+  }
+  if (!plan.local_arguments.empty()) {
+    for (const auto& [index, value] : plan.local_arguments[0]) {
+      stack[first + index] = value;
+    }
+  }
+  op.handle.callBoxed(&stack);
+
+  size_t next_output = 0;
+  size_t next_original = 0;
+  for (size_t r = 0; r < op.returns.size(); ++r) {
+    auto& value = stack[first + r];
+    switch (op.returns[r].kind) {
+      case ReturnInfo::Kind::NotATensor:
+        break;
+      case ReturnInfo::Kind::Written:
+        value = std::move(originals[next_original++]);
+        break;
+      case ReturnInfo::Kind::Fresh:
+      case ReturnInfo::Kind::View: {
+        auto& spec = plan.outputs[next_output++];
+        if (spec != nullptr) {
+          Shards shard{std::move(value).toTensor()};
+          if (plan.dtypes_unknown) {
+            spec = with_dtype(*spec, shard[0].scalar_type());
+          }
+          value = make_distributed(spec, std::move(shard), copied);
+        }
+        break;
+      }
+    }
+  }
+  plan.dtypes_unknown = false;
+}
+
+// The shards of each of the call's tensors, redistributed where the plan says.
+std::vector<Shards> arranged_shards(
+    const OpInfo& op, const OpPlan& plan, const CallTensors& call) {
+  std::vector<Shards> shards(call.tensors.size());
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const auto& tensor = call.tensors[i];
+    if (is_dtensor(tensor)) {
+      shards[i] = distributed_meta(tensor).shards;
+    } else if (tensor.defined()) {
+      shards[i] = replicated_shards(plan.mesh, tensor);
+    }
+  }
+  if (!plan.redistributions.empty()) {
+    CommCauseGuard cause(op.name);
+    // A view of a slice that aliases could not be viewed further.
+    const auto slices = op.is_view ? Slices::Copy : Slices::Alias;
+    for (const auto& [i, from, steps] : plan.redistributions) {
+      shards[i] = run_steps(
+          plan.mesh, from->sizes, *steps, std::move(shards[i]), slices);
+    }
+  }
+  return shards;
+}
+
+// Results of the local calls, by result and by shard; lists laid out flat.
+class Results {
+ public:
+  Results(const OpInfo& op, const OpPlan& plan)
+      : op_(op), shards_(plan.outputs.size()), plain_(op.returns.size()) {}
+
+  // Takes one local call's results from the stack.
+  void take(Stack& stack) {
+    size_t next = 0;
+    for (size_t r = 0; r < op_.returns.size(); ++r) {
+      auto& value = stack[r];
+      const auto& info = op_.returns[r];
+      if (info.kind == ReturnInfo::Kind::NotATensor) {
+        plain_[r] = std::move(value);
+      } else if (info.kind == ReturnInfo::Kind::Written) {
+        continue;
+      } else if (info.is_list) {
+        for (const auto& element : value.toListRef()) {
+          shards_[next++].push_back(element.toTensor());
+        }
+      } else {
+        shards_[next++].push_back(std::move(value).toTensor());
+      }
+    }
+  }
+
+  // Takes results without data for `position`.
+  void take_empty(const OpPlan& plan, int64_t position) {
+    for (size_t i = 0; i < plan.outputs.size(); ++i) {
+      const auto& spec = plan.outputs[i];
+      shards_[i].push_back(
+          spec == nullptr ? at::Tensor()
+                          : empty_shard(*spec, position, c10::kMeta));
+    }
+  }
+
+  // The distributed results, in the order of the schema.
+  Stack wrap(OpPlan& plan, c10::ArrayRef<c10::IValue> args, bool copied) {
+    Stack results;
+    size_t next = 0;
+    for (size_t r = 0; r < op_.returns.size(); ++r) {
+      const auto& info = op_.returns[r];
+      if (info.kind == ReturnInfo::Kind::NotATensor) {
+        results.push_back(std::move(plain_[r]));
+      } else if (info.kind == ReturnInfo::Kind::Written) {
+        results.push_back(args[info.argument]);
+      } else if (info.is_list) {
+        c10::List<at::Tensor> list;
+        // A list return is the op's only one: it takes all specs there are.
+        while (next < plan.outputs.size()) {
+          list.push_back(wrap_one(plan, next++, copied));
+        }
+        results.emplace_back(std::move(list));
+      } else {
+        results.emplace_back(wrap_one(plan, next++, copied));
+      }
+    }
+    return results;
+  }
+
+ private:
+  at::Tensor wrap_one(OpPlan& plan, size_t index, bool copied) {
+    auto& spec = plan.outputs[index];
+    auto& shards = shards_[index];
+    if (spec == nullptr) {
+      return {};
+    }
+    if (plan.dtypes_unknown && !shards.empty()) {
+      spec = with_dtype(*spec, shards[0].scalar_type());
+    }
+    return make_distributed(spec, std::move(shards), copied);
+  }
+
+  const OpInfo& op_;
+  std::vector<Shards> shards_;
+  std::vector<c10::IValue> plain_;
+};
+
+// Any number of shards, redistributions and lists.
+void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
+  const Stack args(stack.end() - op.args.size(), stack.end());
+  stack.resize(stack.size() - op.args.size());
+  const auto call = call_tensors(op, args);
+  const auto shards = arranged_shards(op, plan, call);
+
+  bool copied = plan.copies_view;
+  for (const auto& ret : op.returns) {
+    copied |= ret.kind == ReturnInfo::Kind::View &&
+              is_copied_view(args[ret.argument]);
+  }
+
+  Results results(op, plan);
+  Stack local;
+  std::vector<at::Tensor> tensors(call.tensors.size());
+  const size_t count = plan.mesh.local_positions().size();
+  for (size_t k = 0; k < count; ++k) {
+    if (plan.without_data) {
+      results.take_empty(plan, plan.mesh.local_positions()[k]);
+      continue;
+    }
+    local.assign(args.begin(), args.end());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      tensors[i] = shards[i].empty() ? at::Tensor() : shards[i][k];
+    }
+    put_tensors(local, plan.slots, tensors);
+    if (!plan.local_arguments.empty()) {
+      for (const auto& [index, value] : plan.local_arguments[k]) {
+        local[index] = value;
+      }
+    }
+    op.handle.callBoxed(&local);
+    results.take(local);
+  }
+  for (auto& value : results.wrap(plan, args, copied)) {
+    stack.push_back(std::move(value));
+  }
+  plan.dtypes_unknown = false;
+}
+
+void execute(const OpInfo& op, OpPlan& plan, Stack& stack) {
+  if (plan.mesh.local_positions().size() == 1 && plan.redistributions.empty() &&
+      !op.has_lists && !plan.without_data) {
+    run_on_one_shard(op, plan, stack);
+  } else {
+    run_on_shards(op, plan, stack);
+  }
+}
+
+}  // namespace
+
+void run_op(const OpInfo& op, Stack* stack) {
+  const LocalOpGuard guard;
+  const Args args(
+      stack->data() + stack->size() - op.args.size(), op.args.size());
+  if (op.writes) {
+    check_written(op, args);
+  }
+  const Rule* rule = op.rule();
+  const CallKey key(op, args, rule != nullptr && rule->ignores_numbers);
+  if (key.has_plain_tensor()) {
+    admit_plain_tensors(op, args);
+  }
+  if (auto plan = PlanCache::local().find(key)) {
+    return execute(op, *plan, *stack);
+  }
+  auto plan = plan_op(op, args);
+  execute(op, *plan, *stack);
+  if (key.cacheable()) {
+    PlanCache::local().insert(key, std::move(plan));
+  }
+}
+
+void fallback_kernel(const c10::OperatorHandle& handle, Stack* stack) {
+  // One a thread, as the plans are: no lock, and few ops come this way.
+  thread_local std::unordered_map<c10::OperatorName, std::unique_ptr<OpInfo>>
+      ops;
+  auto& op = ops[handle.operator_name()];
+  if (op == nullptr) {
+    op = std::make_unique<OpInfo>(handle);
+  }
+  run_op(*op, stack);
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,336 @@
+#include "dispatch/op_plan.h"
+
+#include "dispatch/infer.h"
+#include "plan/propagate.h"
+
+namespace tessera::detail {
+
+CallTensors call_tensors(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  CallTensors call;
+  const auto add = [&](size_t argument, int32_t element, const auto& value) {
+    call.slots.push_back({static_cast<uint32_t>(argument), element});
+    call.tensors.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
+  };
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.args[i] == ArgKind::Tensor) {
+      add(i, -1, args[i]);
+    } else if (op.args[i] == ArgKind::TensorList && args[i].isList()) {
+      const auto list = args[i].toListRef();
+      for (size_t e = 0; e < list.size(); ++e) {
+        add(i, static_cast<int32_t>(e), list[e]);
+      }
+    }
+  }
+  return call;
+}
+
+void put_tensors(
+    torch::jit::Stack& args,
+    c10::ArrayRef<TensorSlot> slots,
+    c10::ArrayRef<at::Tensor> tensors) {
+  for (size_t i = 0; i < slots.size(); ++i) {
+    auto& value = args[slots[i].argument];
+    if (slots[i].element < 0) {
+      if (!value.isNone()) {
+        value = tensors[i];
+      }
+      continue;
+    }
+    if (slots[i].element == 0) {
+      value = c10::impl::GenericList(value.toList().elementType());
+    }
+    value.toList().push_back(
+        tensors[i].defined() ? c10::IValue(tensors[i]) : c10::IValue());
+  }
+}
+
+namespace {
+
+DeviceMesh common_mesh(const OpInfo& op, const CallTensors& call) {
+  const DeviceMesh* mesh = nullptr;
+  for (const auto& tensor : call.tensors) {
+    if (!is_dtensor(tensor)) {
+      continue;
+    }
+    const DeviceMesh& other = distributed_meta(tensor).spec->mesh;
+    if (mesh == nullptr) {
+      mesh = &other;
+    }
+    TORCH_CHECK_VALUE(
+        *mesh == other,
+        "[",
+        op.display_name,
+        "] arguments live on different meshes, ",
+        mesh->str(),
+        " and ",
+        other.str(),
+        ": redistribute them to one");
+  }
+  TORCH_INTERNAL_ASSERT(mesh != nullptr, "no distributed argument");
+  return *mesh;
+}
+
+SpecPtr spec_of(const at::Tensor& tensor, const DeviceMesh& mesh) {
+  if (!tensor.defined()) {
+    return nullptr;
+  }
+  if (is_dtensor(tensor)) {
+    return distributed_meta(tensor).spec;
+  }
+  const Placements replicated(mesh.ndim(), Replicate());
+  return Spec::make(
+      mesh, replicated, tensor.sizes(), tensor.strides(), tensor.scalar_type());
+}
+
+std::vector<TensorArg> tensor_args(c10::ArrayRef<SpecPtr> specs) {
+  std::vector<TensorArg> args(specs.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i] != nullptr) {
+      args[i] = {specs[i]->sizes, specs[i]->strides, specs[i]->dtype, true};
+    }
+  }
+  return args;
+}
+
+// For each return, which tensor of the call it writes and returns; -1 for none.
+Sizes written_tensors(const OpInfo& op, const CallTensors& call) {
+  Sizes written;
+  for (const auto& ret : op.returns) {
+    int64_t index = -1;
+    if (ret.kind == ReturnInfo::Kind::Written) {
+      for (size_t i = 0; i < call.slots.size() && index < 0; ++i) {
+        if (static_cast<int32_t>(call.slots[i].argument) == ret.argument) {
+          index = static_cast<int64_t>(i);
+        }
+      }
+    }
+    written.push_back(index);
+  }
+  return written;
+}
+
+// What a row's output placements are about, one a return.
+struct Leading {
+  std::vector<Sizes> sizes;
+  c10::SmallVector<bool, 2> defined;
+};
+
+Leading leading_outputs(
+    const InferredOutputs& outputs,
+    c10::ArrayRef<int64_t> written,
+    c10::ArrayRef<SpecPtr> inputs) {
+  Leading leading;
+  for (size_t r = 0; r < written.size(); ++r) {
+    if (written[r] >= 0) {
+      leading.sizes.push_back(inputs[written[r]]->sizes);
+      leading.defined.push_back(true);
+    } else if (outputs.returns[r].empty()) {
+      leading.sizes.emplace_back();
+      leading.defined.push_back(false);
+    } else {
+      leading.sizes.push_back(outputs.returns[r][0].sizes);
+      leading.defined.push_back(outputs.returns[r][0].defined);
+    }
+  }
+  return leading;
+}
+
+// Written tensors are not resized: they must have the result's shape already.
+void check_written_sizes(
+    const OpInfo& op,
+    const InferredOutputs& outputs,
+    c10::ArrayRef<int64_t> written,
+    c10::ArrayRef<SpecPtr> inputs) {
+  for (size_t r = 0; r < written.size(); ++r) {
+    if (written[r] < 0 || outputs.returns[r].size() != 1) {
+      continue;
+    }
+    const auto& expected = outputs.returns[r][0].sizes;
+    const auto& given = inputs[written[r]]->sizes;
+    TORCH_CHECK(
+        expected == given,
+        "[",
+        op.display_name,
+        "] writes a result of shape ",
+        SizesRef(expected),
+        " into a distributed tensor of shape ",
+        SizesRef(given),
+        ", which cannot be resized");
+  }
+}
+
+InferredOutputs infer(
+    const OpInfo& op,
+    const Rule& rule,
+    c10::ArrayRef<c10::IValue> args,
+    const CallTensors& call,
+    const OpCall& op_call) {
+  if (op.only_writes && !can_infer(op, rule)) {
+    InferredOutputs none;
+    none.returns.resize(op.returns.size());
+    return none;
+  }
+  return infer_outputs(op, rule, args, call, op_call);
+}
+
+const Rule& rule_or_refuse(const OpInfo& op) {
+  const Rule* rule = op.rule();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      rule != nullptr,
+      "Operator ",
+      op.display_name,
+      " does not have a sharding strategy registered. Redistribute to plain "
+      "tensors (full_tensor(), to_local()) or add a rule with "
+      "tessera::register_rule(\"",
+      op.name,
+      "\", ...)");
+  return *rule;
+}
+
+// One call on its way to a plan: what is known of it before a row is chosen.
+class Planner {
+ public:
+  Planner(const OpInfo& op, c10::ArrayRef<c10::IValue> args)
+      : op_(op),
+        args_(args),
+        rule_(rule_or_refuse(op)),
+        tensors_(call_tensors(op, args)),
+        plan_(std::make_shared<OpPlan>(common_mesh(op, tensors_))) {
+    for (const auto& tensor : tensors_.tensors) {
+      plan_->inputs.push_back(spec_of(tensor, plan_->mesh));
+    }
+    plan_->slots = tensors_.slots;
+    call_.emplace(op.handle.schema(), args, tensor_args(plan_->inputs));
+    outputs_ = infer(op, rule_, args, tensors_, *call_);
+    written_ = written_tensors(op, tensors_);
+    check_written_sizes(op, outputs_, written_, plan_->inputs);
+    leading_ = leading_outputs(outputs_, written_, plan_->inputs);
+    for (const auto& slot : tensors_.slots) {
+      written_inputs_.push_back(op.written_args[slot.argument]);
+    }
+  }
+
+  std::string explanation() const {
+    return explain_choice(question(), rule_.rows(*call_));
+  }
+
+  std::shared_ptr<OpPlan> plan() {
+    const Choice choice = choose(question(), rule_.rows(*call_));
+    plan_redistributions(choice);
+    plan_outputs(choice);
+    if (!rule_.local_arguments.empty()) {
+      plan_local_arguments(choice);
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  Question question() const {
+    return {
+        *call_,
+        plan_->mesh,
+        plan_->inputs,
+        leading_.sizes,
+        written_,
+        written_inputs_,
+        leading_.defined};
+  }
+
+  void plan_redistributions(const Choice& choice) {
+    auto arranged = tensor_args(plan_->inputs);
+    for (size_t i = 0; i < plan_->inputs.size(); ++i) {
+      const auto& spec = plan_->inputs[i];
+      if (spec == nullptr || spec->placements == choice.inputs[i]) {
+        continue;
+      }
+      auto steps = cached_redistribution(*spec, choice.inputs[i]);
+      if (!steps->steps.empty()) {
+        plan_->redistributions.push_back({i, spec, std::move(steps)});
+        arranged[i].strides = tessera::contiguous_strides(spec->sizes);
+        plan_->copies_view |= op_.is_view;
+      }
+    }
+    // Redistributed shards are contiguous, and results may follow their
+    // strides.
+    if (!plan_->redistributions.empty() && !op_.only_writes) {
+      const OpCall call(op_.handle.schema(), args_, std::move(arranged));
+      outputs_ = infer(op_, rule_, args_, tensors_, call);
+    }
+  }
+
+  void plan_outputs(const Choice& choice) {
+    plan_->dtypes_unknown = !outputs_.dtypes_known && !op_.only_writes;
+    plan_->without_data = on_meta() && !leaves_meta();
+    for (size_t r = 0; r < op_.returns.size(); ++r) {
+      if (op_.returns[r].kind == ReturnInfo::Kind::Written) {
+        continue;
+      }
+      for (const auto& output : outputs_.returns[r]) {
+        plan_->outputs.push_back(
+            output.defined ? Spec::make(
+                                 plan_->mesh,
+                                 choice.outputs[r],
+                                 output.sizes,
+                                 output.strides,
+                                 output.dtype)
+                           : nullptr);
+      }
+    }
+  }
+
+  bool on_meta() const {
+    for (const auto& tensor : tensors_.tensors) {
+      if (is_dtensor(tensor)) {
+        return tensor.is_meta();
+      }
+    }
+    return false;
+  }
+
+  // A device argument (empty_like, to) makes real shards of meta ones; a result
+  // that is no tensor has to be computed.
+  bool leaves_meta() const {
+    return (call_->has("device") && !call_->is_none("device")) ||
+           std::any_of(
+               op_.returns.begin(), op_.returns.end(), [](const auto& ret) {
+                 return ret.kind == ReturnInfo::Kind::NotATensor;
+               });
+  }
+
+  void plan_local_arguments(const Choice& choice) {
+    for (const int64_t position : plan_->mesh.local_positions()) {
+      const LocalView view{
+          plan_->mesh, position, choice.inputs, choice.outputs, leading_.sizes};
+      auto& local = plan_->local_arguments.emplace_back();
+      for (const auto& argument : rule_.local_arguments) {
+        const auto index =
+            call_->schema().argumentIndexWithName(argument.name).value();
+        local.emplace_back(index, argument.value(*call_, view));
+      }
+    }
+  }
+
+  const OpInfo& op_;
+  const c10::ArrayRef<c10::IValue> args_;
+  const Rule& rule_;
+  const CallTensors tensors_;
+  std::shared_ptr<OpPlan> plan_;
+  std::optional<OpCall> call_;
+  InferredOutputs outputs_;
+  Sizes written_;
+  Leading leading_;
+  c10::SmallVector<bool, 8> written_inputs_;
+};
+
+}  // namespace
+
+std::shared_ptr<OpPlan> plan_op(
+    const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  return Planner(op, args).plan();
+}
+
+std::string explain_plan(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  return Planner(op, args).explanation();
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,75 @@
+// An OpPlan is how one call is carried out: which arguments to redistribute,
+// which arguments differ from rank to rank, how the results lie. Made on a
+// cache miss, then only read.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dispatch/op_info.h"
+#include "dispatch/tensor.h"
+#include "plan/redistribute_plan.h"
+
+namespace tessera::detail {
+
+// Where a tensor argument stands in the call.
+struct TensorSlot {
+  uint32_t argument;
+  int32_t element;  // in a list; -1 for a tensor by itself
+};
+
+struct Redistribution {
+  size_t tensor;  // index among the call's tensors
+  SpecPtr from;
+  std::shared_ptr<const RedistributePlan> plan;
+};
+
+struct OpPlan {
+  DeviceMesh mesh;
+  // What the key's pointers point at: alive as long as the plan is.
+  std::vector<SpecPtr> inputs;
+  std::vector<TensorSlot> slots;  // of the tensors, in the order of `inputs`
+  std::vector<Redistribution> redistributions;
+  // The specs of the results, lists laid out flat; nullptr for undefined ones.
+  // Written arguments, which are returned as they are, have none.
+  std::vector<SpecPtr> outputs;
+  // For each local position, the arguments that differ there.
+  std::vector<std::vector<std::pair<size_t, c10::IValue>>> local_arguments;
+  // The dtypes in `outputs` are guesses: the first result tells.
+  bool dtypes_unknown = false;
+  // A view's base had to be redistributed: writes to the view are refused.
+  bool copies_view = false;
+  // Shards on the meta device, for which many ops have no kernel: the layout
+  // alone says what the results are like.
+  bool without_data = false;
+
+  explicit OpPlan(const DeviceMesh& m) : mesh(m) {}
+};
+
+// Plans one call. Throws c10::NotImplementedError for an op without a rule and
+// c10::ValueError for arguments on different meshes. Does not communicate.
+std::shared_ptr<OpPlan> plan_op(
+    const OpInfo& op, c10::ArrayRef<c10::IValue> args);
+
+// The rows that were considered, their prices and the choice, as text.
+std::string explain_plan(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
+
+// The tensors of a call, with where they stand.
+struct CallTensors {
+  std::vector<TensorSlot> slots;
+  std::vector<at::Tensor> tensors;  // undefined ones included
+};
+CallTensors call_tensors(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
+
+// Puts `tensors` where the slots say. Lists are replaced by new ones: the
+// caller's are shared.
+void put_tensors(
+    torch::jit::Stack& args,
+    c10::ArrayRef<TensorSlot> slots,
+    c10::ArrayRef<at::Tensor> tensors);
+
+}  // namespace tessera::detail

@@ -1,0 +1,21 @@
+// Plain tensors among distributed arguments: which are taken as replicated.
+#pragma once
+
+#include "dispatch/op_plan.h"
+
+namespace tessera::detail {
+
+// Between the two, plain tensors are taken as replicated in this thread; nests.
+void enter_implicit_replication();
+void leave_implicit_replication();
+
+// Called when a plain tensor that is no scalar is among the arguments, or a
+// plain tensor is written. Where plain tensors are taken as replicated, turns
+// the written ones into replicated tensors in place; elsewhere throws
+// c10::Error and says which argument is plain and how to convert it.
+void admit_plain_tensors(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
+
+// The replicated shards of a plain tensor: itself on every rank.
+Shards replicated_shards(const DeviceMesh& mesh, const at::Tensor& plain);
+
+}  // namespace tessera::detail

@@ -1,0 +1,41 @@
+#include "dispatch/plan_cache.h"
+
+namespace tessera::detail {
+
+namespace {
+
+size_t set_of(const CallKey& key) {
+  return (key.hash() >> 32) % PlanCache::kSets;
+}
+
+}  // namespace
+
+PlanCache& PlanCache::local() {
+  thread_local PlanCache cache;
+  return cache;
+}
+
+std::shared_ptr<OpPlan> PlanCache::find(const CallKey& key) const {
+  for (const Entry& entry : sets_[set_of(key)].ways) {
+    if (entry.hash == key.hash() && entry.plan != nullptr &&
+        key.words() == entry.words) {
+      ++counts_.hits;
+      return entry.plan;
+    }
+  }
+  ++counts_.misses;
+  return nullptr;
+}
+
+void PlanCache::insert(const CallKey& key, std::shared_ptr<OpPlan> plan) {
+  Set& set = sets_[set_of(key)];
+  Entry& entry = set.ways[set.next];
+  set.next = (set.next + 1) % kWays;
+  entry.hash = key.hash();
+  entry.words = key.words().vec();
+  entry.plan = std::move(plan);
+}
+
+void PlanCache::clear() { sets_.assign(kSets, Set()); }
+
+}  // namespace tessera::detail

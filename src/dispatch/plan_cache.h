@@ -1,0 +1,50 @@
+// The cache of plans: one a thread, so that the hot path takes no lock, and of
+// fixed size, so that a server that sees a new shape at every call does not
+// grow.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "dispatch/call_key.h"
+#include "dispatch/op_plan.h"
+
+namespace tessera::detail {
+
+class PlanCache {
+ public:
+  static constexpr size_t kSets = 512;
+  static constexpr size_t kWays = 4;
+
+  // This thread's.
+  static PlanCache& local();
+
+  // nullptr on a miss.
+  std::shared_ptr<OpPlan> find(const CallKey& key) const;
+  // Replaces the oldest plan of the key's set if that is full.
+  void insert(const CallKey& key, std::shared_ptr<OpPlan> plan);
+  void clear();
+
+  struct Counts {
+    uint64_t hits = 0;
+    uint64_t misses = 0;
+  };
+  Counts counts() const { return counts_; }
+
+ private:
+  struct Entry {
+    uint64_t hash = 0;
+    std::vector<uint64_t> words;
+    std::shared_ptr<OpPlan> plan;
+  };
+  struct Set {
+    std::array<Entry, kWays> ways;
+    uint8_t next = 0;
+  };
+
+  std::vector<Set> sets_ = std::vector<Set>(kSets);
+  mutable Counts counts_;
+};
+
+}  // namespace tessera::detail

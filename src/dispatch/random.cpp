@@ -1,0 +1,327 @@
+#include "dispatch/random.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/lt.h>
+#include <ATen/ops/mul.h>
+
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <numbers>
+
+#include "dispatch/handwritten.h"
+#include "dispatch/philox.h"
+#include "dispatch/tensor.h"
+#include "tessera/shard_math.h"
+
+namespace tessera::detail {
+
+namespace {
+
+using Generator = std::optional<at::Generator>;
+
+struct Stream {
+  uint64_t seed;
+  uint64_t op;
+};
+
+// Ranks run the same program, so their streams stay in step.
+class RandomState {
+ public:
+  void seed(uint64_t seed) {
+    const std::lock_guard lock(mutex_);
+    next_ = {seed, 0};
+  }
+  Stream next() {
+    const std::lock_guard lock(mutex_);
+    const Stream stream = next_;
+    ++next_.op;
+    return stream;
+  }
+
+ private:
+  std::mutex mutex_;
+  Stream next_{0, 0};
+};
+
+RandomState& random_state() {
+  static RandomState state;
+  return state;
+}
+
+// The 64 random bits of the element with this global index.
+uint64_t bits_at(Stream stream, uint64_t index) {
+  const auto words = philox(stream.seed, index / 2, stream.op);
+  const size_t pair = (index % 2) * 2;
+  return uint64_t{words[pair]} << 32 | words[pair + 1];
+}
+
+double unit_interval(uint64_t bits) {
+  return static_cast<double>(bits >> 11) * 0x1.0p-53;
+}
+
+double standard_normal(uint64_t bits) {
+  // Box-Muller; the first half is kept off zero for the logarithm.
+  const double u = (static_cast<double>(bits >> 32) + 1.0) * 0x1.0p-32;
+  const double v = static_cast<double>(bits & 0xFFFFFFFF) * 0x1.0p-32;
+  return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
+}
+
+// Calls visit(local index, global index) for each element of the shard at
+// `position`, both counted row-major.
+template <typename Visit>
+void for_each_element(const Spec& spec, int64_t position, const Visit& visit) {
+  const int64_t dims = spec.dim();
+  c10::SmallVector<Range, 5> ranges;
+  int64_t count = 1;
+  for (int64_t d = 0; d < dims; ++d) {
+    ranges.push_back(
+        local_range(spec.sizes[d], d, spec.mesh, spec.placements, position));
+    count *= ranges.back().size;
+  }
+  const int64_t row = dims == 0 ? 1 : ranges[dims - 1].size;
+  if (count == 0) {
+    return;
+  }
+  at::parallel_for(
+      0,
+      count / row,
+      std::max<int64_t>(1, 4096 / row),
+      [&](auto from, auto to) {
+        for (int64_t r = from; r < to; ++r) {
+          int64_t global = dims == 0 ? 0 : ranges[dims - 1].begin;
+          int64_t rest = r;
+          int64_t scale = dims == 0 ? 1 : spec.sizes[dims - 1];
+          for (int64_t d = dims - 2; d >= 0; --d) {
+            global += (ranges[d].begin + rest % ranges[d].size) * scale;
+            rest /= ranges[d].size;
+            scale *= spec.sizes[d];
+          }
+          for (int64_t i = 0; i < row; ++i) {
+            visit(r * row + i, global + i);
+          }
+        }
+      });
+}
+
+void check_fillable(
+    const char* op, const at::Tensor& self, const Generator& generator) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !generator.has_value() || !generator->defined(),
+      "[",
+      op,
+      "] a generator of one's own is not supported on distributed tensors: "
+      "ranks must draw in step; seed with tessera::manual_seed");
+  TORCH_CHECK(
+      is_dtensor(self),
+      "[",
+      op,
+      "] a plain tensor is filled from distributed arguments");
+  const auto& meta = distributed_meta(self);
+  TORCH_CHECK(
+      !meta.copied_view,
+      "[",
+      op,
+      "] writes into a view that had to be copied into another layout");
+  for (const auto& placement : meta.spec->placements) {
+    TORCH_CHECK(
+        !placement.is_partial(),
+        "[",
+        op,
+        "] cannot fill the terms of a pending reduction, ",
+        to_string(meta.spec->placements),
+        ": redistribute the tensor first");
+  }
+}
+
+// Fills the shards of `self` with draw(random bits) of each element.
+template <typename Draw>
+const at::Tensor& fill(
+    const char* op,
+    const at::Tensor& self,
+    const Generator& generator,
+    const Draw& draw) {
+  check_fillable(op, self, generator);
+  const Stream stream = random_state().next();
+  const auto& meta = distributed_meta(self);
+  for (size_t i = 0; i < meta.shards.size(); ++i) {
+    const at::Tensor& shard = meta.shards[i];
+    if (shard.is_meta()) {
+      continue;
+    }
+    auto values =
+        at::empty(shard.sizes(), at::TensorOptions().dtype(at::kDouble));
+    auto* out = values.mutable_data_ptr<double>();
+    for_each_element(
+        *meta.spec,
+        meta.spec->mesh.local_positions()[i],
+        [&](int64_t local, int64_t global) {
+          out[local] = draw(bits_at(stream, global));
+        });
+    shard.copy_(values);
+  }
+  return self;
+}
+
+at::Tensor& uniform_(
+    at::Tensor& self, double from, double to, Generator generator) {
+  fill("aten.uniform_.default", self, generator, [=](uint64_t bits) {
+    return from + (to - from) * unit_interval(bits);
+  });
+  return self;
+}
+
+at::Tensor& normal_(
+    at::Tensor& self, double mean, double std, Generator generator) {
+  TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);
+  fill("aten.normal_.default", self, generator, [=](uint64_t bits) {
+    return mean + std * standard_normal(bits);
+  });
+  return self;
+}
+
+at::Tensor& exponential_(at::Tensor& self, double lambda, Generator generator) {
+  TORCH_CHECK(
+      lambda > 0,
+      "exponential_ expects lambda > 0.0, but found lambda=",
+      lambda);
+  fill("aten.exponential_.default", self, generator, [=](uint64_t bits) {
+    return -std::log1p(-unit_interval(bits)) / lambda;
+  });
+  return self;
+}
+
+at::Tensor& bernoulli_(at::Tensor& self, double p, Generator generator) {
+  TORCH_CHECK(
+      0 <= p && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
+  fill("aten.bernoulli_.float", self, generator, [=](uint64_t bits) {
+    return unit_interval(bits) < p ? 1.0 : 0.0;
+  });
+  return self;
+}
+
+at::Tensor uniform_like(const at::Tensor& like, const Generator& generator) {
+  auto u = at::empty_like(like, like.options().dtype(at::kDouble));
+  return uniform_(u, 0, 1, generator);
+}
+
+at::Tensor& bernoulli_by_tensor_(
+    at::Tensor& self, const at::Tensor& p, Generator generator) {
+  check_fillable("aten.bernoulli_.Tensor", self, generator);
+  return self.copy_(at::lt(uniform_like(self, generator), p));
+}
+
+at::Tensor bernoulli(const at::Tensor& self, Generator generator) {
+  return at::lt(uniform_like(self, generator), self).to(self.scalar_type());
+}
+
+at::Tensor bernoulli_by_number(
+    const at::Tensor& self, double p, Generator generator) {
+  auto out = at::empty_like(self);
+  return bernoulli_(out, p, generator);
+}
+
+// Integers of [from, to), uniformly; the range may be all of int64.
+at::Tensor& random_in_(
+    at::Tensor& self,
+    int64_t from,
+    uint64_t range,
+    const Generator& generator) {
+  TORCH_CHECK(range > 0, "random_ expects 'from' to be less than 'to'");
+  fill("aten.random_", self, generator, [=](uint64_t bits) {
+    // Values beyond 2^53 are not exact as doubles, as in a float tensor.
+    return static_cast<double>(from + static_cast<int64_t>(bits % range));
+  });
+  return self;
+}
+
+at::Tensor& random_from_to_(
+    at::Tensor& self,
+    int64_t from,
+    std::optional<int64_t> to,
+    Generator generator) {
+  const int64_t end = to.value_or(int64_t{1} << 53);
+  return random_in_(
+      self,
+      from,
+      end > from ? static_cast<uint64_t>(end - from) : 0,
+      generator);
+}
+
+at::Tensor& random_to_(at::Tensor& self, int64_t to, Generator generator) {
+  return random_from_to_(self, 0, to, std::move(generator));
+}
+
+at::Tensor& random_(at::Tensor& self, Generator generator) {
+  const auto dtype = self.scalar_type();
+  // ATen's default ranges: what the type holds exactly.
+  const int64_t end = dtype == at::kBool       ? 2
+                      : dtype == at::kByte     ? 256
+                      : dtype == at::kChar     ? 128
+                      : dtype == at::kShort    ? 32768
+                      : dtype == at::kInt      ? (int64_t{1} << 31)
+                      : dtype == at::kHalf     ? 2049
+                      : dtype == at::kBFloat16 ? 257
+                      : dtype == at::kFloat    ? (int64_t{1} << 24) + 1
+                                               : (int64_t{1} << 53);
+  return random_from_to_(self, 0, end, std::move(generator));
+}
+
+at::Tensor empty_like_with(
+    const at::Tensor& self,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory,
+    std::optional<at::MemoryFormat> memory_format) {
+  return at::empty_like(self, dtype, layout, device, pin_memory, memory_format);
+}
+
+template <
+    at::Tensor& (*kFill)(at::Tensor&, double, double, Generator),
+    int kFrom>
+at::Tensor filled_like(
+    const at::Tensor& self,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory,
+    std::optional<at::MemoryFormat> memory_format) {
+  auto out =
+      empty_like_with(self, dtype, layout, device, pin_memory, memory_format);
+  return kFill(out, kFrom, 1, std::nullopt);
+}
+
+std::tuple<at::Tensor, at::Tensor> native_dropout(
+    const at::Tensor& input, double p, std::optional<bool> train) {
+  auto mask = at::empty_like(input, input.options().dtype(at::kBool));
+  const bool drops = train.value_or(true);
+  bernoulli_(mask, drops ? 1 - p : 1, std::nullopt);
+  const double scale = !drops ? 1.0 : p == 1 ? 0.0 : 1.0 / (1.0 - p);
+  return {at::mul(at::mul(input, mask), scale), mask};
+}
+
+}  // namespace
+
+void seed_random(uint64_t seed) { random_state().seed(seed); }
+
+void register_random(torch::Library& aten) {
+  aten.impl("uniform_", &uniform_);
+  aten.impl("normal_", &normal_);
+  aten.impl("exponential_", &exponential_);
+  aten.impl("bernoulli_.float", &bernoulli_);
+  aten.impl("bernoulli_.Tensor", &bernoulli_by_tensor_);
+  aten.impl("bernoulli", &bernoulli);
+  aten.impl("bernoulli.p", &bernoulli_by_number);
+  aten.impl("random_", &random_);
+  aten.impl("random_.to", &random_to_);
+  aten.impl("random_.from", &random_from_to_);
+  aten.impl("rand_like", &filled_like<&uniform_, 0>);
+  aten.impl("randn_like", &filled_like<&normal_, 0>);
+  aten.impl("native_dropout", &native_dropout);
+}
+
+}  // namespace tessera::detail

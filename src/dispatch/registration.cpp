@@ -1,0 +1,76 @@
+// Every registration with the dispatcher, in order: what we write by hand, then
+// the boxed kernel for the rest.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
+
+#include <memory>
+
+#include "dispatch/decompose.h"
+#include "dispatch/handwritten.h"
+#include "dispatch/kernel.h"
+
+namespace tessera::detail {
+
+namespace {
+
+constexpr auto kDistributed = c10::DispatchKey::PrivateUse3;
+
+bool needs_boxed_kernel(const c10::OperatorHandle& op) {
+  // Composite implicit ops decompose above us into ops that come here.
+  return op.hasSchema() && !op.hasKernelForDispatchKey(kDistributed) &&
+         !op.hasKernelForDispatchKey(
+             c10::DispatchKey::CompositeImplicitAutograd) &&
+         !leaves_to_composite(op.operator_name());
+}
+
+// Registered by name although there is a fallback: kernels that are composite
+// explicit would win over it and reach for storage. It also gives every op a
+// state of its own.
+void register_boxed_kernels(torch::Library& aten) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.getNamespace() != "aten") {
+      continue;
+    }
+    const auto op = dispatcher.findOp(name);
+    if (op.has_value() && needs_boxed_kernel(*op)) {
+      aten.impl(
+          c10::toString(name).c_str(),
+          torch::CppFunction::makeFromBoxedFunctor(
+              std::make_unique<OpKernel>(*op)));
+    }
+  }
+}
+
+struct Registration {
+  torch::Library aten{
+      torch::Library::IMPL, "aten", kDistributed, __FILE__, __LINE__};
+  torch::Library fallback{
+      torch::Library::IMPL, "_", kDistributed, __FILE__, __LINE__};
+
+  torch::Library autograd_fallback{
+      torch::Library::IMPL,
+      "_",
+      c10::DispatchKey::AutogradPrivateUse3,
+      __FILE__,
+      __LINE__};
+
+  Registration() {
+    register_handwritten(aten);
+    register_decompositions(aten);
+    register_boxed_kernels(aten);
+    fallback.fallback(
+        torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());
+    // Ops of users' own that have no autograd formula, as on other backends.
+    autograd_fallback.fallback(
+        torch::autograd::basicAutogradNotImplementedFallback());
+  }
+};
+
+// Leaked: kernels must outlive every static that may still run an op.
+[[maybe_unused]] const auto* const registration = new Registration;
+
+}  // namespace
+
+}  // namespace tessera::detail

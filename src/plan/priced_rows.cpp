@@ -1,0 +1,271 @@
+#include "plan/priced_rows.h"
+
+#include <c10/util/Exception.h>
+
+#include "plan/cost.h"
+#include "plan/redistribute_plan.h"
+#include "rules/rule_table.h"
+
+namespace tessera::detail {
+namespace {
+
+// Renaming a placement is free, but of two free rows the one that needs no
+// other names is wanted. Small beside any step.
+constexpr double kRenaming = 1e-6;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+bool in_range(const Placement& placement, size_t ndim) {
+  return !placement.is_shard() ||
+         (placement.dim() >= 0 && placement.dim() < static_cast<int64_t>(ndim));
+}
+
+bool suffices(Evenness found, Needs needed) {
+  switch (needed) {
+    case Needs::Nothing:
+      return true;
+    case Needs::NonEmpty:
+      return found != Evenness::Any;
+    case Needs::Even:
+      return found == Evenness::Even;
+  }
+  TORCH_INTERNAL_ASSERT(false, "unknown need");
+}
+
+}  // namespace
+
+PricedRows::PricedRows(const Question& question, const Rows& rows)
+    : question_(question),
+      rows_(rows),
+      replicate_({}, {}),
+      shape_(question.mesh.shape()) {
+  const size_t inputs = question.inputs.size();
+  const size_t outputs = question.output_sizes.size();
+  replicate_.inputs.resize(inputs);
+  replicate_.outputs.resize(outputs);
+  for (const Row& row : rows) {
+    TORCH_CHECK_VALUE(
+        row.inputs.size() == inputs && row.outputs.size() == outputs,
+        "[register_rule] the row ",
+        row.str(),
+        " of ",
+        op_display_name(question.call.schema()),
+        " has placements for ",
+        row.inputs.size(),
+        " tensor arguments and ",
+        row.outputs.size(),
+        " results, but the call has ",
+        inputs,
+        " and ",
+        outputs);
+  }
+  for (const SpecPtr& spec : question.inputs) {
+    if (spec != nullptr) {
+      element_size_ = static_cast<int64_t>(c10::elementSize(spec->dtype));
+      break;
+    }
+  }
+}
+
+const char* PricedRows::refusal(const Row& row, size_t mesh_dim) const {
+  if (!fits(row)) {
+    return "cuts a dimension that is not there";
+  }
+  if (!keeps_written(row, mesh_dim)) {
+    return "moves the tensor that is written";
+  }
+  return nullptr;
+}
+
+double PricedRows::price_alone(const Row& row, size_t mesh_dim) const {
+  double cost = 0;
+  for (size_t i = 0; i < row.inputs.size(); ++i) {
+    const SpecPtr& spec = question_.inputs[i];
+    if (spec == nullptr || spec->placements[mesh_dim] == row.inputs[i]) {
+      continue;
+    }
+    Placements wanted = spec->placements;
+    wanted[mesh_dim] = row.inputs[i];
+    if (!can_redistribute(question_.mesh, spec->placements, wanted)) {
+      return kInfinity;
+    }
+    cost += redistribution_cost(*spec, wanted);
+  }
+  return cost;
+}
+
+Price PricedRows::price(const Pick& pick, double bound) const {
+  Price price;
+  if (!shards_suffice(pick)) {
+    price.refusal = "needs shards that are more even";
+    return price;
+  }
+  if (ndim() > 1) {
+    for (size_t o = 0; o < question_.output_sizes.size(); ++o) {
+      if (!reductions_commute(output(pick, o))) {
+        price.refusal = "mixes reductions that do not commute";
+        return price;
+      }
+    }
+  }
+  for (size_t i = 0; i < question_.inputs.size(); ++i) {
+    const SpecPtr& spec = question_.inputs[i];
+    if (spec == nullptr) {
+      continue;
+    }
+    const Placements wanted = input(pick, i);
+    if (wanted == spec->placements) {
+      continue;
+    }
+    if (!can_redistribute(question_.mesh, spec->placements, wanted)) {
+      price.refusal = "wants a layout that cannot be made";
+      return price;
+    }
+    const double cost = redistribution_cost(*spec, wanted);
+    price.cost += cost;
+    price.total += cost + kRenaming * (cost == 0 ? 1 : 0);
+    for (size_t m = 0; m < ndim(); ++m) {
+      if (shape_[m] == 1 && wanted[m] != spec->placements[m]) {
+        price.total += kRenaming;
+      }
+    }
+    if (price.total >= bound) {
+      price.total = kInfinity;
+      return price;
+    }
+  }
+  if (price.cost > 0) {
+    price.total += pending_price(pick);
+  }
+  return price;
+}
+
+Placements PricedRows::input(const Pick& pick, size_t index) const {
+  const SpecPtr& spec = question_.inputs[index];
+  if (spec != nullptr && question_.written[index]) {
+    return spec->placements;
+  }
+  Placements placements;
+  for (const uint32_t r : pick) {
+    placements.push_back(row(r).inputs[index]);
+  }
+  return placements;
+}
+
+Placements PricedRows::output(const Pick& pick, size_t index) const {
+  const int64_t written = question_.written_by_output[index];
+  if (written >= 0 && question_.inputs[written] != nullptr) {
+    return question_.inputs[written]->placements;
+  }
+  Placements placements;
+  for (const uint32_t r : pick) {
+    placements.push_back(row(r).outputs[index]);
+  }
+  return placements;
+}
+
+// Whether all dimensions that the row cuts are there.
+bool PricedRows::fits(const Row& row) const {
+  for (size_t i = 0; i < row.inputs.size(); ++i) {
+    const SpecPtr& spec = question_.inputs[i];
+    if (spec != nullptr && !in_range(row.inputs[i], spec->sizes.size())) {
+      return false;
+    }
+  }
+  for (size_t o = 0; o < row.outputs.size(); ++o) {
+    if (question_.has_output(o) &&
+        !in_range(row.outputs[o], question_.output_sizes[o].size())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool PricedRows::exact(const Row& row, size_t mesh_dim) const {
+  for (size_t i = 0; i < row.inputs.size(); ++i) {
+    const SpecPtr& spec = question_.inputs[i];
+    if (spec != nullptr && spec->placements[mesh_dim] != row.inputs[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Whether the row leaves the tensors that are written, and the results that are
+// those tensors, where they lie. On a mesh dimension of size 1 any row does.
+bool PricedRows::keeps_written(const Row& row, size_t mesh_dim) const {
+  if (shape_[mesh_dim] == 1) {
+    return true;
+  }
+  for (size_t i = 0; i < row.inputs.size(); ++i) {
+    const SpecPtr& spec = question_.inputs[i];
+    if (question_.written[i] && spec != nullptr &&
+        spec->placements[mesh_dim] != row.inputs[i]) {
+      return false;
+    }
+  }
+  for (size_t o = 0; o < row.outputs.size(); ++o) {
+    const int64_t written = question_.written_by_output[o];
+    if (written >= 0 && question_.inputs[written] != nullptr &&
+        question_.inputs[written]->placements[mesh_dim] != row.outputs[o]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Whether the dimensions that a row cuts are cut as evenly as it needs, by all
+// mesh dimensions together.
+bool PricedRows::shards_suffice(const Pick& pick) const {
+  for (size_t m = 0; m < ndim(); ++m) {
+    const Row& own = row(pick[m]);
+    if (own.needs == Needs::Nothing || shape_[m] == 1) {
+      continue;
+    }
+    const auto enough =
+        [&](const Placement& cut, SizesRef sizes, const Placements& all) {
+          return !cut.is_shard() ||
+                 suffices(
+                     evenness(sizes[cut.dim()], cut.dim(), question_.mesh, all),
+                     own.needs);
+        };
+    for (size_t i = 0; i < own.inputs.size(); ++i) {
+      const SpecPtr& spec = question_.inputs[i];
+      if (spec != nullptr &&
+          !enough(own.inputs[i], spec->sizes, input(pick, i))) {
+        return false;
+      }
+    }
+    for (size_t o = 0; o < own.outputs.size(); ++o) {
+      if (question_.has_output(o) &&
+          !enough(own.outputs[o], question_.output_sizes[o], output(pick, o))) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+double PricedRows::pending_price(const Pick& pick) const {
+  double cost = 0;
+  for (size_t o = 0; o < question_.output_sizes.size(); ++o) {
+    if (question_.written_by_output[o] >= 0 || !question_.has_output(o)) {
+      continue;  // pending as it was, or not there
+    }
+    const Placements placements = output(pick, o);
+    for (size_t m = 0; m < ndim(); ++m) {
+      if (placements[m].is_partial()) {
+        cost += step_cost(
+            Step::Kind::ReduceScatter,
+            largest_shard_bytes(
+                question_.mesh,
+                question_.output_sizes[o],
+                element_size_,
+                placements),
+            shape_[m]);
+      }
+    }
+  }
+  return cost;
+}
+
+}  // namespace tessera::detail

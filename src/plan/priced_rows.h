@@ -1,0 +1,74 @@
+// What it costs to pick a row of a rule on each mesh dimension.
+#pragma once
+
+#include <c10/util/SmallVector.h>
+
+#include <limits>
+
+#include "plan/propagate.h"
+
+namespace tessera::detail {
+
+// The row picked on each mesh dimension, by its number.
+using Pick = c10::SmallVector<uint32_t, 4>;
+
+struct Price {
+  // Why the pick does not hold; nullptr if it does.
+  const char* refusal = nullptr;
+  // Of redistributing the inputs, in microseconds.
+  double cost = 0;
+  // What the search minimises: the cost and, unless it is 0, the price of the
+  // reductions that the pick leaves pending, so that none is made for nothing.
+  double total = 0;
+};
+
+// Keeps references to what it is given: a value for the time of one choice.
+class PricedRows {
+ public:
+  // Throws c10::ValueError if a row does not have one placement for each tensor
+  // argument and each result.
+  PricedRows(const Question& question, const Rows& rows);
+
+  // The rule's rows, then the one that replicates everything.
+  size_t row_count() const { return rows_.size() + 1; }
+  const Row& row(size_t index) const {
+    return index < rows_.size() ? rows_[index] : replicate_;
+  }
+
+  // Why a row cannot be picked on a mesh dimension whatever the others hold;
+  // nullptr if it can.
+  const char* refusal(const Row& row, size_t mesh_dim) const;
+
+  // The price of a pick of rows that are not refused. A search that has one for
+  // `bound` already may be answered with an infinite total as soon as this one
+  // is not below it.
+  Price price(
+      const Pick& pick,
+      double bound = std::numeric_limits<double>::infinity()) const;
+
+  // Where the pick wants a tensor argument, and where it leaves a result.
+  Placements input(const Pick& pick, size_t index) const;
+  Placements output(const Pick& pick, size_t index) const;
+
+  // Whether the row takes the inputs as they lie on the mesh dimension.
+  bool exact(const Row& row, size_t mesh_dim) const;
+  // What the row costs there while the other mesh dimensions lie as they do;
+  // infinite where it cannot be had so.
+  double price_alone(const Row& row, size_t mesh_dim) const;
+
+  size_t ndim() const { return shape_.size(); }
+
+ private:
+  bool fits(const Row& row) const;
+  bool keeps_written(const Row& row, size_t mesh_dim) const;
+  bool shards_suffice(const Pick& pick) const;
+  double pending_price(const Pick& pick) const;
+
+  const Question& question_;
+  const Rows& rows_;
+  Row replicate_;
+  c10::ArrayRef<int64_t> shape_;  // of the mesh
+  int64_t element_size_ = 1;      // of the results, as far as is known
+};
+
+}  // namespace tessera::detail

@@ -1,0 +1,130 @@
+#include "plan/row_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace tessera::detail {
+namespace {
+
+// More combinations of rows than this are not all tried.
+constexpr size_t kMaxCombinations = 512;
+
+using Numbers = c10::SmallVector<uint32_t, 16>;
+using Candidates = c10::SmallVector<Numbers, 2>;  // one a mesh dimension
+using Odometer = c10::SmallVector<size_t, 4>;
+
+// The next combination of one number from each list, the last list fastest;
+// false after the last.
+bool advance(Odometer& odometer, const Candidates& lists) {
+  for (size_t m = odometer.size(); m-- > 0;) {
+    if (++odometer[m] < lists[m].size()) {
+      return true;
+    }
+    odometer[m] = 0;
+  }
+  return false;
+}
+
+Pick read(const Odometer& odometer, const Candidates& lists) {
+  Pick pick;
+  for (size_t m = 0; m < odometer.size(); ++m) {
+    pick.push_back(lists[m][odometer[m]]);
+  }
+  return pick;
+}
+
+// The rows that may be picked on a mesh dimension; of those, where `exact_only`
+// says so, the ones that take the inputs as they lie there.
+Numbers rows_for(const PricedRows& rows, size_t mesh_dim, bool exact_only) {
+  Numbers numbers;
+  for (uint32_t r = 0; r < rows.row_count(); ++r) {
+    if ((!exact_only || rows.exact(rows.row(r), mesh_dim)) &&
+        rows.refusal(rows.row(r), mesh_dim) == nullptr) {
+      numbers.push_back(r);
+    }
+  }
+  return numbers;
+}
+
+// Leaves a mesh dimension the `kept` rows that cost least there while the
+// others lie as they do. The all-replicate row stays among them: it holds
+// whatever the others are.
+void shorten(
+    const PricedRows& rows, Numbers& numbers, size_t mesh_dim, size_t kept) {
+  if (numbers.size() <= kept) {
+    return;
+  }
+  const auto replicate = static_cast<uint32_t>(rows.row_count() - 1);
+  const bool has_replicate = numbers.back() == replicate;
+  std::vector<std::pair<double, uint32_t>> priced;
+  for (const uint32_t r : numbers) {
+    priced.emplace_back(rows.price_alone(rows.row(r), mesh_dim), r);
+  }
+  std::sort(priced.begin(), priced.end());
+  numbers.clear();
+  for (size_t i = 0; i < kept; ++i) {
+    numbers.push_back(priced[i].second);
+  }
+  if (has_replicate &&
+      std::find(numbers.begin(), numbers.end(), replicate) == numbers.end()) {
+    numbers.back() = replicate;
+  }
+}
+
+std::optional<Pick> cheapest(const PricedRows& rows, Candidates candidates) {
+  size_t combinations = 1;
+  for (const Numbers& numbers : candidates) {
+    combinations =
+        std::min(combinations * numbers.size(), 2 * kMaxCombinations);
+  }
+  if (combinations == 0) {
+    return std::nullopt;
+  }
+  if (combinations > kMaxCombinations) {
+    const double root = 1.0 / static_cast<double>(rows.ndim());
+    const auto kept =
+        static_cast<size_t>(std::pow(kMaxCombinations, root) + 1e-9);
+    for (size_t m = 0; m < rows.ndim(); ++m) {
+      shorten(rows, candidates[m], m, std::max<size_t>(2, kept));
+    }
+  }
+  std::optional<Pick> best;
+  double bound = std::numeric_limits<double>::infinity();
+  Odometer odometer(rows.ndim(), 0);
+  do {
+    Pick pick = read(odometer, candidates);
+    const Price found = rows.price(pick, bound);
+    if (found.refusal == nullptr && found.total < bound) {
+      bound = found.total;
+      best = std::move(pick);
+    }
+  } while (bound > 0 && advance(odometer, candidates));
+  return best;
+}
+
+}  // namespace
+
+std::optional<Pick> cheapest_pick(const PricedRows& rows) {
+  Candidates candidates(rows.ndim());
+  bool restricted = false;
+  for (size_t m = 0; m < rows.ndim(); ++m) {
+    candidates[m] = rows_for(rows, m, true);
+    restricted = restricted || !candidates[m].empty();
+    if (candidates[m].empty()) {
+      candidates[m] = rows_for(rows, m, false);
+    }
+  }
+  std::optional<Pick> pick = cheapest(rows, candidates);
+  if (!pick && restricted) {
+    for (size_t m = 0; m < rows.ndim(); ++m) {
+      candidates[m] = rows_for(rows, m, false);
+    }
+    pick = cheapest(rows, candidates);
+  }
+  return pick;
+}
+
+}  // namespace tessera::detail

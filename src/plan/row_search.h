@@ -1,0 +1,16 @@
+// The search among the rows of a rule: one row for each mesh dimension.
+#pragma once
+
+#include <optional>
+
+#include "plan/priced_rows.h"
+
+namespace tessera::detail {
+
+// The cheapest pick; the first of equals; nullopt if none holds. A mesh
+// dimension on which some row takes the inputs as they lie keeps to such rows
+// as long as a pick with them holds: what is right already is not moved to make
+// the move of another mesh dimension cheaper.
+std::optional<Pick> cheapest_pick(const PricedRows& rows);
+
+}  // namespace tessera::detail

@@ -1,0 +1,33 @@
+// The search for the cheapest chain of steps on a mesh of several dimensions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "plan/redistribute_plan.h"
+
+namespace tessera::detail {
+
+// The one step that takes a mesh dimension from one placement to another;
+// nullopt where there is none.
+std::optional<Step::Kind> single_step(
+    const Placement& from, const Placement& to);
+
+// Whether mesh dimension `m` may change to `to` while the others lie as they
+// do: no later one cuts a tensor dimension that `m` starts or stops to cut.
+bool free_to_change(PlacementsRef placements, size_t m, const Placement& to);
+
+// The cheapest chain of steps from one layout to another. A state of the search
+// is a list of placements; a mesh dimension may take Replicate, its first and
+// its last placement, and a shard of any tensor dimension that is cut first or
+// last. Those that lie alike in both and stand in nobody's way stay put.
+// Requires: mesh dimensions of size 1 are Replicate in both; `to` holds no
+// MaskPartial but those of `from`.
+RedistributePlan search_steps(
+    const DeviceMesh& mesh,
+    SizesRef sizes,
+    int64_t element_size,
+    PlacementsRef from,
+    PlacementsRef to);
+
+}  // namespace tessera::detail

@@ -1,0 +1,17 @@
+// Every family of built-in rules.
+#include "rules/rule_table.h"
+
+namespace tessera::detail {
+
+void add_all_rules(RuleTable& table) {
+  add_pointwise_rules(table);
+  add_matrix_rules(table);
+  add_reduction_rules(table);
+  add_view_rules(table);
+  add_copy_rules(table);
+  add_join_rules(table);
+  add_nn_rules(table);
+  add_embedding_rules(table);
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,134 @@
+#include "rules/index.h"
+
+#include <utility>
+
+#include "rules/rows.h"
+
+namespace tessera::detail {
+namespace {
+
+// index_select(self, dim, index)
+Rows index_select_rows(const OpCall& call) {
+  const int64_t ndim = call.tensor(0).dim();
+  const int64_t dim = call.dimension("dim", ndim);
+  Rows rows;
+  for (int64_t d = 0; d < ndim; ++d) {
+    if (d != dim) {
+      rows.push_back({{S(d), R}, {S(d)}});
+    }
+  }
+  if (ndim > 0 && call.tensor(1).dim() == 1) {
+    rows.push_back({{R, S(0)}, {S(dim)}});
+  }
+  for (const ReduceOp op : kEveryReduction) {
+    rows.push_back({{P(op), R}, {P(op)}});
+  }
+  return rows;
+}
+
+std::vector<Sizes> index_select_sizes(const OpCall& call) {
+  const TensorArg& index = call.tensor(1);
+  Sizes sizes = call.tensor(0).sizes;
+  TORCH_CHECK_INDEX(
+      index.dim() <= 1,
+      "[aten.index_select.default] expected an index of one dimension, but got "
+      "one of shape ",
+      SizesRef(index.sizes));
+  if (!sizes.empty()) {
+    sizes[call.dimension("dim", call.tensor(0).dim())] =
+        index.dim() == 0 ? 1 : index.sizes[0];
+  }
+  return {sizes};
+}
+
+// Dimensions other than `dim` of which all tensors have the same: there the op
+// works on each slice by itself. Otherwise the index is shorter than the
+// tensor, and their shards would not meet.
+Rows slicewise_rows(const OpCall& call, int64_t dim) {
+  Rows rows;
+  const size_t operands = operand_count(call);
+  for (int64_t d = 0; d < call.tensor(0).dim(); ++d) {
+    bool alike = d != dim;
+    for (size_t i = 1; i < operands && alike; ++i) {
+      const Sizes& sizes = call.tensor(i).sizes;
+      alike = d < static_cast<int64_t>(sizes.size()) &&
+              sizes[d] == call.tensor(0).sizes[d];
+    }
+    if (alike) {
+      rows.push_back(uniform_row(call, S(d), S(d)));
+    }
+  }
+  return rows;
+}
+
+// gather(self, dim, index): out[i][j] = self[index[i][j]][j] for dim 0.
+Rows gather_rows(const OpCall& call) {
+  const int64_t ndim = call.tensor(0).dim();
+  const int64_t dim = call.dimension("dim", ndim);
+  Rows rows = slicewise_rows(call, dim);
+  if (ndim > 0 && call.tensor(1).dim() == ndim) {
+    rows.push_back({{R, S(dim)}, {S(dim)}});
+  }
+  for (const ReduceOp op : kEveryReduction) {
+    rows.push_back({{P(op), R}, {P(op)}});
+  }
+  return rows;
+}
+
+// scatter(self, dim, index, src or value)
+Rows scatter_rows(const OpCall& call) {
+  return slicewise_rows(call, call.dimension("dim", call.tensor(0).dim()));
+}
+
+// scatter_add(self, dim, index, src): linear in `self` and `src` together, and
+// what is added may come from several ranks.
+Rows scatter_add_rows(const OpCall& call) {
+  const int64_t dim = call.dimension("dim", call.tensor(0).dim());
+  const Sizes& index = call.tensor(1).sizes;
+  Rows rows = scatter_rows(call);
+  for (size_t d = 0; d < index.size(); ++d) {
+    // Along other dimensions the position in `self` follows the index's own.
+    const auto own = static_cast<int64_t>(d);
+    const Sizes& src = call.tensor(2).sizes;
+    if (own == dim && d < src.size() && src[d] == index[d]) {
+      rows.push_back({{P(ReduceOp::Sum), S(own), S(own)}, {P(ReduceOp::Sum)}});
+    }
+  }
+  for (const ReduceOp op : kLinearReductions) {
+    rows.push_back({{P(op), R, P(op)}, {P(op)}});
+  }
+  return rows;
+}
+
+// index_add(self, dim, index, source): likewise, row by row along `dim`.
+Rows index_add_rows(const OpCall& call) {
+  const TensorArg& self = call.tensor(0);
+  const TensorArg& source = call.tensor(2);
+  const int64_t dim = call.dimension("dim", self.dim());
+  Rows rows;
+  for (int64_t d = 0; d < self.dim() && source.dim() == self.dim(); ++d) {
+    if (d != dim) {
+      rows.push_back({{S(d), R, S(d)}, {S(d)}});
+    } else if (call.tensor(1).dim() == 1) {
+      rows.push_back({{P(ReduceOp::Sum), S(0), S(d)}, {P(ReduceOp::Sum)}});
+    }
+  }
+  for (const ReduceOp op : kLinearReductions) {
+    rows.push_back({{P(op), R, P(op)}, {P(op)}});
+  }
+  return rows;
+}
+
+}  // namespace
+
+void add_index_rules(RuleTable& table) {
+  table.add(
+      "aten::index_select", rule_of(index_select_rows, index_select_sizes));
+  table.add({"aten::index_add", "aten::index_add_"}, rule_of(index_add_rows));
+  table.add("aten::gather", rule_of(gather_rows));
+  table.add({"aten::scatter", "aten::scatter_"}, rule_of(scatter_rows));
+  table.add(
+      {"aten::scatter_add", "aten::scatter_add_"}, rule_of(scatter_add_rows));
+}
+
+}  // namespace tessera::detail

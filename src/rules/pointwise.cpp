@@ -1,0 +1,147 @@
+#include "rules/pointwise.h"
+
+#include <algorithm>
+
+namespace tessera::detail {
+namespace {
+
+// The shape that the operands broadcast to.
+Sizes broadcast_sizes(const OpCall& call, size_t operands) {
+  int64_t ndim = 0;
+  for (size_t i = 0; i < operands; ++i) {
+    ndim = std::max(ndim, call.tensor(i).dim());
+  }
+  Sizes sizes(ndim, 1);
+  for (size_t i = 0; i < operands; ++i) {
+    const Sizes& operand = call.tensor(i).sizes;
+    const size_t missing = sizes.size() - operand.size();
+    for (size_t d = 0; d < operand.size(); ++d) {
+      if (operand[d] != 1) {
+        sizes[missing + d] = operand[d];
+      }
+    }
+  }
+  return sizes;
+}
+
+// Where an operand lies when dimension `dim` of the result is sharded.
+Placement operand_placement(
+    const TensorArg& operand, int64_t dim, const Sizes& sizes) {
+  const int64_t own =
+      dim - (static_cast<int64_t>(sizes.size()) - operand.dim());
+  const bool has_it =
+      operand.defined && own >= 0 && operand.sizes[own] == sizes[dim];
+  return has_it ? S(own) : R;
+}
+
+}  // namespace
+
+Rows pointwise_rows(const OpCall& call) {
+  const size_t operands = operand_count(call);
+  const Sizes sizes = broadcast_sizes(call, operands);
+  Rows rows;
+  for (int64_t d = 0; d < static_cast<int64_t>(sizes.size()); ++d) {
+    Row row = uniform_row(call, R, S(d));
+    for (size_t i = 0; i < operands; ++i) {
+      row.inputs[i] = operand_placement(call.tensor(i), d, sizes);
+    }
+    rows.push_back(std::move(row));
+  }
+  return place_outs(call, std::move(rows));
+}
+
+const Rule& pointwise_rule() {
+  static const Rule rule{
+      .rows = pointwise_rows,
+      .ignores_numbers = true,
+      .elementwise = true,
+  };
+  return rule;
+}
+
+void add_pointwise_rules(RuleTable& table) {
+  // ATen tags `equal` as pointwise, but it answers with one bool for all
+  // elements: replicated operands alone.
+  table.add(
+      "aten::equal",
+      rule_of(
+          [](const OpCall&) { return Rows{}; },
+          [](const OpCall&) { return std::vector<Sizes>{Sizes{}}; }));
+
+  // Elementwise ops that ATen does not tag, or not in all overloads, in the
+  // order of their names.
+  table.add(
+      {
+          "aten::__irshift__",
+          "aten::__lshift__",
+          "aten::__rshift__",
+          "aten::_add_relu",
+          "aten::_add_relu_",
+          "aten::_dirichlet_grad",
+          "aten::_masked_scale",
+          "aten::_prelu_kernel",
+          "aten::_prelu_kernel_backward",
+          "aten::_standard_gamma_grad",
+          "aten::abs_",
+          "aten::add",
+          "aten::bitwise_and",
+          "aten::bitwise_left_shift",
+          "aten::bitwise_or",
+          "aten::bitwise_right_shift",
+          "aten::bitwise_xor",
+          "aten::celu",
+          "aten::complex",
+          "aten::copysign_",
+          "aten::div",
+          "aten::elu",
+          "aten::eq_",
+          "aten::fill",
+          "aten::fill_.Scalar",
+          "aten::floor_divide",
+          "aten::floor_divide_",
+          "aten::gcd_",
+          "aten::ge_",
+          "aten::gelu",
+          "aten::gelu_",
+          "aten::gt_",
+          "aten::hardshrink",
+          "aten::hardsigmoid",
+          "aten::hardswish",
+          "aten::hardswish_",
+          "aten::hardtanh",
+          "aten::heaviside_",
+          "aten::isin.Tensor_Scalar",
+          "aten::isin.Tensor_Scalar_out",
+          "aten::isinf",
+          "aten::isnan",
+          "aten::lcm_",
+          "aten::le_",
+          "aten::leaky_relu",
+          "aten::log_sigmoid_backward",
+          "aten::log_sigmoid_forward",
+          "aten::logit_backward",
+          "aten::lt_",
+          "aten::masked_fill.Scalar",
+          "aten::masked_fill.Scalar_out",
+          "aten::masked_fill_.Scalar",
+          "aten::mish",
+          "aten::mish_",
+          "aten::mul",
+          "aten::ne_",
+          "aten::polar",
+          "aten::relu",
+          "aten::remainder",
+          "aten::rrelu_with_noise_backward",
+          "aten::rsub",
+          "aten::softplus",
+          "aten::softshrink",
+          "aten::sub",
+          "aten::threshold",
+          "aten::threshold_",
+          "aten::xlogy_",
+      },
+      pointwise_rule());
+  add_linear_rules(table);
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,299 @@
+#include "testing/oracle.h"
+
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <exception>
+
+#include "dispatch/tensor.h"
+
+namespace tessera::testing {
+
+namespace {
+
+// The stack with `tensors` in the place of its own, lists made anew.
+torch::jit::Stack with_tensors(
+    const torch::jit::Stack& arguments,
+    const std::vector<at::Tensor>& tensors) {
+  torch::jit::Stack stack(arguments);
+  size_t next = 0;
+  for (auto& value : stack) {
+    if (value.isTensor()) {
+      value = tensors[next++];
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (size_t i = 0; i < value.toTensorVector().size(); ++i) {
+        list.push_back(tensors[next++]);
+      }
+      value = list;
+    }
+  }
+  return stack;
+}
+
+bool has_out(const c10::FunctionSchema& schema) {
+  for (const auto& argument : schema.arguments()) {
+    if (argument.is_out()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool takes_gradient(const at::Tensor& tensor) {
+  return c10::isFloatingType(tensor.scalar_type()) ||
+         c10::isComplexType(tensor.scalar_type());
+}
+
+// A gradient for a result: the same values on every layout.
+at::Tensor incoming_gradient(
+    const at::Tensor& result, size_t index, const DeviceMesh* mesh) {
+  TensorRecipe recipe;
+  recipe.sizes = Sizes(result.sizes());
+  recipe.dtype = result.scalar_type();
+  auto gradient = recipe.make(1000 + index);
+  if (mesh == nullptr) {
+    return gradient;
+  }
+  // Formulas must take gradients in any layout, too.
+  std::mt19937_64 random(result.dim() * 17 + index + mesh->ndim());
+  return laid_out(gradient, *mesh, random_layout(gradient, *mesh, random), 77);
+}
+
+void take_results(torch::jit::Stack& stack, Evaluation& evaluation) {
+  for (const auto& value : stack) {
+    if (value.isTensor()) {
+      evaluation.results.push_back(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const auto& tensor : value.toTensorVector()) {
+        evaluation.results.push_back(tensor);
+      }
+    } else {
+      evaluation.numbers.push_back(value);
+    }
+  }
+}
+
+void run_backward(
+    const std::vector<at::Tensor>& leaves,
+    const DeviceMesh* mesh,
+    Evaluation& evaluation) {
+  std::vector<at::Tensor> roots;
+  std::vector<at::Tensor> gradients;
+  for (size_t i = 0; i < evaluation.results.size(); ++i) {
+    const auto& result = evaluation.results[i];
+    if (result.defined() && result.requires_grad()) {
+      roots.push_back(result);
+      gradients.push_back(incoming_gradient(result, i, mesh));
+    }
+  }
+  if (roots.empty()) {
+    return;
+  }
+  evaluation.gradients = torch::autograd::grad(
+      roots,
+      leaves,
+      gradients,
+      /*retain_graph=*/false,
+      /*create_graph=*/false,
+      /*allow_unused=*/true);
+}
+
+// How a distributed result differs from the plain one.
+std::string compare_tensor(
+    const at::Tensor& actual,
+    const at::Tensor& expected,
+    const DeviceMesh& mesh) {
+  if (actual.defined() != expected.defined()) {
+    return actual.defined() ? "is defined, unlike the plain one"
+                            : "is undefined, unlike the plain one";
+  }
+  if (!expected.defined()) {
+    return "";
+  }
+  if (!is_dtensor(actual)) {
+    return "is not distributed";
+  }
+  const auto& meta = detail::distributed_meta(actual);
+  try {
+    detail::check_shards(*meta.spec, meta.shards);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  const auto full = DTensor(actual.detach()).full_tensor();
+  if (mesh.local_positions().empty()) {
+    return "";  // this rank takes no part
+  }
+  auto text = difference(full, expected.detach());
+  if (!text.empty()) {
+    text += "\nin the layout " + meta.spec->str();
+  }
+  return text;
+}
+
+std::string compare_all(
+    const char* what,
+    const std::vector<at::Tensor>& actual,
+    const std::vector<at::Tensor>& expected,
+    const DeviceMesh& mesh) {
+  if (actual.size() != expected.size()) {
+    return std::string("expected ") + std::to_string(expected.size()) + " " +
+           what + "s, got " + std::to_string(actual.size());
+  }
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const auto text = compare_tensor(actual[i], expected[i], mesh);
+    if (!text.empty()) {
+      return std::string(what) + " " + std::to_string(i) + ": " + text;
+    }
+  }
+  return "";
+}
+
+// A gradient that is missing on one side counts as zero.
+void fill_missing(
+    std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& leaves) {
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) {
+      gradients[i] = at::zeros_like(leaves[i].detach());
+    }
+  }
+}
+
+}  // namespace
+
+std::string layouts_text(const std::vector<Placements>& layouts) {
+  std::string text;
+  for (const auto& layout : layouts) {
+    text += (text.empty() ? "" : ", ") + to_string(layout);
+  }
+  return text;
+}
+
+Oracle::Oracle(const Sample& sample, uint64_t seed)
+    : sample_(sample),
+      op_(sample.handle()),
+      seed_(seed),
+      arguments_(sample.arguments(seed)) {
+  const auto& schema = op_.schema();
+  const auto add = [&](const at::Tensor& tensor, size_t argument) {
+    tensors_.push_back(tensor);
+    owners_.push_back(argument);
+    written_.push_back(is_written(schema.arguments()[argument]));
+  };
+  for (size_t i = 0; i < arguments_.size(); ++i) {
+    if (arguments_[i].isTensor()) {
+      add(arguments_[i].toTensor(), i);
+    } else if (arguments_[i].isTensorList()) {
+      for (const auto& tensor : arguments_[i].toTensorVector()) {
+        add(tensor, i);
+      }
+    }
+  }
+  std::vector<at::Tensor> copies;
+  for (const auto& tensor : tensors_) {
+    copies.push_back(tensor.clone());
+  }
+  expected_ = evaluate(copies, nullptr, /*backward=*/false);
+  if (sample_.forward_only || has_out(schema)) {
+    return;
+  }
+  try {
+    expected_.gradients = evaluate(copies, nullptr, true).gradients;
+    differentiable_ = !expected_.gradients.empty();
+  } catch (const c10::Error&) {
+    // One device has no derivative either.
+  }
+}
+
+Evaluation Oracle::evaluate(
+    const Arranged& tensors, const DeviceMesh* mesh, bool backward) const {
+  std::vector<at::Tensor> leaves;
+  std::vector<at::Tensor> given;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    auto tensor = tensors[i];
+    if (backward && takes_gradient(tensor)) {
+      tensor = tensor.detach().requires_grad_();
+      leaves.push_back(tensor);
+    }
+    // Leaves cannot be written, and plain evaluations share their arguments.
+    given.push_back(written_[i] ? tensor.clone() : tensor);
+  }
+  auto stack = with_tensors(arguments_, given);
+  op_.callBoxed(&stack);
+  Evaluation evaluation;
+  take_results(stack, evaluation);
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (written_[i]) {
+      evaluation.written.push_back(given[i]);
+    }
+  }
+  if (backward) {
+    run_backward(leaves, mesh, evaluation);
+    fill_missing(evaluation.gradients, leaves);
+  }
+  return evaluation;
+}
+
+bool Oracle::may_refuse(const std::vector<Placements>& layouts) const {
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    for (const auto& placement : layouts[i]) {
+      if (written_[i] && (placement.is_partial() ||
+                          (sample_.refuses_shards && placement.is_shard()))) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+std::string Oracle::compare(
+    const Evaluation& actual, const DeviceMesh& mesh) const {
+  auto text = compare_all("result", actual.results, expected_.results, mesh);
+  if (text.empty()) {
+    text = compare_all("written", actual.written, expected_.written, mesh);
+  }
+  if (text.empty() && actual.numbers != expected_.numbers &&
+      !mesh.local_positions().empty()) {
+    text = "a number differs";
+  }
+  return text;
+}
+
+Oracle::Verdict Oracle::check(
+    const DeviceMesh& mesh, const std::vector<Placements>& layouts) const {
+  Verdict verdict;
+  try {
+    Arranged arranged;
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      arranged.push_back(
+          laid_out(tensors_[i], mesh, layouts[i], seed_ + 13 * i));
+    }
+    verdict.failure = compare(evaluate(arranged, &mesh, false), mesh);
+    if (verdict.failure.empty() && differentiable_) {
+      const auto actual = evaluate(arranged, &mesh, true);
+      verdict.failure = compare(actual, mesh);
+      if (verdict.failure.empty()) {
+        verdict.failure = compare_all(
+            "gradient", actual.gradients, expected_.gradients, mesh);
+      }
+    }
+  } catch (const c10::NotImplementedError& error) {
+    const std::string message = error.what_without_backtrace();
+    verdict.refused =
+        may_refuse(layouts) && message.find("aten.") != std::string::npos;
+    if (!verdict.refused) {
+      verdict.failure = "refused: " + message;
+    }
+  } catch (const c10::Error& error) {
+    verdict.failure = std::string("threw: ") + error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    verdict.failure = std::string("threw: ") + error.what();
+  }
+  if (!verdict.failure.empty()) {
+    verdict.failure = sample_.str() + " on " + mesh.str() + " with " +
+                      layouts_text(layouts) + ": " + verdict.failure;
+  }
+  return verdict;
+}
+
+}  // namespace tessera::testing

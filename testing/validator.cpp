@@ -1,0 +1,471 @@
+#include "testing/validator.h"
+
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <optional>
+#include <sstream>
+
+#include "rules/pointwise.h"
+#include "testing/layouts.h"
+#include "testing/rejoin.h"
+
+namespace tessera::testing {
+
+namespace {
+
+// Layouts are tried with this many sets of values before one is called missing.
+constexpr uint64_t kValueSets = 3;
+
+using Placed = std::vector<Placement>;
+
+std::string text_of(const Placed& placements) {
+  std::string text;
+  for (const auto& placement : placements) {
+    text += (text.empty() ? "" : ",") + placement.str();
+  }
+  return text;
+}
+
+// One call of the sample with its plain results, seen by rules and ranks.
+class Case {
+ public:
+  Case(const Sample& sample, const Rule& rule, uint64_t seed)
+      : rule_(rule),
+        op_(sample.handle()),
+        seed_(seed),
+        arguments_(sample.arguments(seed)),
+        tensors_(flat_tensors(op_.schema(), arguments_)),
+        call_(op_.schema(), arguments_, tensor_args()) {
+    auto stack = with_tensors(tensors_);
+    op_.callBoxed(&stack);
+    expected_ = std::move(stack);
+    for (const auto& value : expected_) {
+      const auto results = tensors_in(value);
+      output_sizes_.push_back(
+          results.empty() || !results[0].defined() ? Sizes{}
+                                                   : Sizes(results[0].sizes()));
+    }
+  }
+
+  const OpCall& call() const { return call_; }
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }
+  const torch::jit::Stack& expected() const { return expected_; }
+  const std::vector<Sizes>& output_sizes() const { return output_sizes_; }
+
+  // The results of all ranks, by rank; throws what the op throws.
+  std::vector<torch::jit::Stack> run(
+      const DeviceMesh& mesh, const Placed& in, const Placed& out) const {
+    std::vector<std::vector<at::Tensor>> shards;
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      shards.push_back(
+          tensors_[i].defined()
+              ? shards_of(tensors_[i], mesh, in[i], seed_ + 11 * i)
+              : std::vector<at::Tensor>(mesh.size()));
+    }
+    std::vector<torch::jit::Stack> results;
+    for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+      std::vector<at::Tensor> local;
+      for (const auto& parts : shards) {
+        local.push_back(parts[rank]);
+      }
+      auto stack = with_tensors(local);
+      put_local_arguments(stack, mesh, rank, in, out);
+      op_.callBoxed(&stack);
+      results.push_back(std::move(stack));
+    }
+    return results;
+  }
+
+ private:
+  static std::vector<at::Tensor> flat_tensors(
+      const c10::FunctionSchema& schema, const torch::jit::Stack& arguments) {
+    std::vector<at::Tensor> tensors;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (arguments[i].isTensor() || arguments[i].isTensorList()) {
+        for (const auto& tensor : tensors_in(arguments[i])) {
+          tensors.push_back(tensor);
+        }
+      } else if (schema.arguments()[i].type()->isSubtypeOf(
+                     *c10::OptionalType::ofTensor())) {
+        tensors.emplace_back();
+      }
+    }
+    return tensors;
+  }
+
+  std::vector<TensorArg> tensor_args() const {
+    std::vector<TensorArg> args;
+    for (const auto& tensor : tensors_) {
+      args.push_back(
+          tensor.defined()
+              ? TensorArg{Sizes(tensor.sizes()), Sizes(tensor.strides()), tensor.scalar_type(), true}
+              : TensorArg{});
+    }
+    return args;
+  }
+
+  // A fresh stack: `tensors` where the sample has tensors, copied.
+  torch::jit::Stack with_tensors(const std::vector<at::Tensor>& tensors) const {
+    torch::jit::Stack stack(arguments_);
+    size_t next = 0;
+    for (size_t i = 0; i < stack.size(); ++i) {
+      if (stack[i].isTensor()) {
+        stack[i] = tensors[next++].clone();
+      } else if (stack[i].isTensorList()) {
+        c10::List<at::Tensor> list;
+        for (size_t k = 0; k < arguments_[i].toTensorVector().size(); ++k) {
+          list.push_back(tensors[next++].clone());
+        }
+        stack[i] = list;
+      } else if (
+          next < tensors.size() && !tensors_[next].defined() &&
+          op_.schema().arguments()[i].type()->isSubtypeOf(
+              *c10::OptionalType::ofTensor())) {
+        ++next;
+      }
+    }
+    return stack;
+  }
+
+  void put_local_arguments(
+      torch::jit::Stack& stack,
+      const DeviceMesh& mesh,
+      int64_t rank,
+      const Placed& in,
+      const Placed& out) const {
+    std::vector<Placements> inputs;
+    std::vector<Placements> outputs;
+    for (const auto& placement : in) {
+      inputs.push_back({placement});
+    }
+    for (const auto& placement : out) {
+      outputs.push_back({placement});
+    }
+    const LocalView view{mesh, rank, inputs, outputs, output_sizes_};
+    for (const auto& argument : rule_.local_arguments) {
+      const auto index =
+          op_.schema().argumentIndexWithName(argument.name).value();
+      stack[index] = argument.value(call_, view);
+    }
+  }
+
+  const Rule& rule_;
+  c10::OperatorHandle op_;
+  uint64_t seed_;
+  torch::jit::Stack arguments_;
+  std::vector<at::Tensor> tensors_;
+  OpCall call_;
+  torch::jit::Stack expected_;
+  std::vector<Sizes> output_sizes_;
+};
+
+bool fits(const Placement& placement, SizesRef sizes) {
+  return !placement.is_shard() ||
+         placement.dim() < static_cast<int64_t>(sizes.size());
+}
+
+Evenness evenness_of(
+    const Placement& placement, SizesRef sizes, const DeviceMesh& mesh) {
+  return placement.is_shard()
+             ? evenness(
+                   sizes[placement.dim()], placement.dim(), mesh, placement)
+             : Evenness::Even;
+}
+
+// Whether the row holds for these sizes at all, and for shards like these.
+bool applies(const Row& row, const Case& trial, const DeviceMesh& mesh) {
+  const auto most = row.needs == Needs::Even       ? Evenness::Even
+                    : row.needs == Needs::NonEmpty ? Evenness::NonEmpty
+                                                   : Evenness::Any;
+  for (size_t i = 0; i < row.inputs.size(); ++i) {
+    const auto& tensor = trial.tensors()[i];
+    if (!tensor.defined()) {
+      continue;
+    }
+    if (!fits(row.inputs[i], tensor.sizes()) ||
+        evenness_of(row.inputs[i], tensor.sizes(), mesh) > most ||
+        (row.inputs[i].is_partial() &&
+         !can_be_pending(tensor.scalar_type(), row.inputs[i].reduce_op()))) {
+      return false;
+    }
+  }
+  for (size_t o = 0; o < row.outputs.size(); ++o) {
+    const auto& sizes = trial.output_sizes()[o];
+    if (!fits(row.outputs[o], sizes) ||
+        evenness_of(row.outputs[o], sizes, mesh) > most) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// What is wrong with the row here; empty if nothing is.
+std::string try_row(const Row& row, const Case& trial, const DeviceMesh& mesh) {
+  const Placed in(row.inputs.begin(), row.inputs.end());
+  const Placed out(row.outputs.begin(), row.outputs.end());
+  try {
+    const auto results = trial.run(mesh, in, out);
+    for (size_t o = 0; o < out.size(); ++o) {
+      const auto text =
+          rejoined_difference(results, o, trial.expected()[o], out[o], mesh);
+      if (!text.empty()) {
+        return "result " + std::to_string(o) + ": " + text;
+      }
+    }
+    return "";
+  } catch (const c10::Error& error) {
+    return std::string("the local call threw: ") +
+           error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return std::string("the local call threw: ") + error.what();
+  }
+}
+
+// All input layouts of whole, cut and summed tensors, but for the one where all
+// are whole. Dimensions of size 0 and 1 are not cut: parts of them are no
+// parts.
+std::vector<Placed> input_layouts(const Case& trial) {
+  std::vector<Placed> layouts{{}};
+  for (const auto& tensor : trial.tensors()) {
+    Placed choices{Replicate()};
+    if (tensor.defined()) {
+      for (int64_t d = 0; d < tensor.dim(); ++d) {
+        if (tensor.size(d) > 1) {
+          choices.push_back(Shard(d));
+        }
+      }
+      if (can_be_pending(tensor.scalar_type(), ReduceOp::Sum)) {
+        choices.push_back(Partial(ReduceOp::Sum));
+      }
+    }
+    std::vector<Placed> longer;
+    for (const auto& layout : layouts) {
+      for (const auto& choice : choices) {
+        longer.push_back(layout);
+        longer.back().push_back(choice);
+      }
+    }
+    layouts = std::move(longer);
+  }
+  layouts.erase(layouts.begin());
+  return layouts;
+}
+
+// The placements of each result that are right for these inputs; nullopt if
+// some result has none. Local arguments need to know the result's placement, so
+// each is tried as all results'.
+std::optional<std::vector<Placed>> right_outputs(
+    const Case& trial, const DeviceMesh& mesh, const Placed& in) {
+  Placed candidates{Replicate(), Partial(ReduceOp::Sum)};
+  int64_t ndim = 0;
+  for (const auto& sizes : trial.output_sizes()) {
+    ndim = std::max(ndim, static_cast<int64_t>(sizes.size()));
+  }
+  for (int64_t d = 0; d < ndim; ++d) {
+    candidates.push_back(Shard(d));
+  }
+  std::vector<Placed> right(trial.expected().size());
+  for (const auto& candidate : candidates) {
+    Placed out(trial.expected().size());
+    for (size_t o = 0; o < out.size(); ++o) {
+      out[o] =
+          fits(candidate, trial.output_sizes()[o]) ? candidate : Replicate();
+    }
+    try {
+      const auto results = trial.run(mesh, in, out);
+      for (size_t o = 0; o < out.size(); ++o) {
+        if (out[o] == candidate &&
+            rejoined_difference(
+                results, o, trial.expected()[o], candidate, mesh)
+                .empty()) {
+          right[o].push_back(candidate);
+        }
+      }
+    } catch (const std::exception&) {
+      // These parts are none that the op takes.
+    }
+  }
+  for (const auto& placements : right) {
+    if (placements.empty()) {
+      return std::nullopt;
+    }
+  }
+  return right;
+}
+
+void keep_common(std::vector<Placed>& left, const std::vector<Placed>& right) {
+  for (size_t o = 0; o < left.size(); ++o) {
+    std::erase_if(left[o], [&](const Placement& placement) {
+      return std::find(right[o].begin(), right[o].end(), placement) ==
+             right[o].end();
+    });
+  }
+}
+
+bool any_empty(const std::vector<Placed>& sets) {
+  return std::any_of(
+      sets.begin(), sets.end(), [](const Placed& set) { return set.empty(); });
+}
+
+// Whether all inputs that are cut are cut evenly.
+bool cut_evenly(const Case& trial, const DeviceMesh& mesh, const Placed& in) {
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (in[i].is_shard() &&
+        evenness_of(in[i], trial.tensors()[i].sizes(), mesh) !=
+            Evenness::Even) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Tries a layout on all meshes that cut it evenly (all, if fewer than two do);
+// the placements of the results that were right in every trial, if any.
+std::optional<std::vector<Placed>> survives(
+    const std::vector<Case>& cases,
+    c10::ArrayRef<DeviceMesh> meshes,
+    const Placed& in) {
+  std::vector<const DeviceMesh*> even;
+  for (const auto& mesh : meshes) {
+    if (cut_evenly(cases[0], mesh, in)) {
+      even.push_back(&mesh);
+    }
+  }
+  if (even.size() < 2) {
+    even.clear();
+    for (const auto& mesh : meshes) {
+      even.push_back(&mesh);
+    }
+  }
+  std::optional<std::vector<Placed>> common;
+  for (const auto* mesh : even) {
+    for (const auto& trial : cases) {
+      const auto right = right_outputs(trial, *mesh, in);
+      if (!right) {
+        return std::nullopt;
+      }
+      if (!common) {
+        common = right;
+      }
+      keep_common(*common, *right);
+      if (any_empty(*common)) {
+        return std::nullopt;
+      }
+    }
+  }
+  return common;
+}
+
+// Placements of arguments that were not given mean nothing.
+bool has_row(const Rows& rows, const Case& trial, const Placed& in) {
+  return std::any_of(rows.begin(), rows.end(), [&](const Row& row) {
+    for (size_t i = 0; i < in.size(); ++i) {
+      if (trial.tensors()[i].defined() && row.inputs[i] != in[i]) {
+        return false;
+      }
+    }
+    return true;
+  });
+}
+
+void find_wrong(
+    const Sample& sample,
+    const std::vector<Case>& cases,
+    const Rows& rows,
+    c10::ArrayRef<DeviceMesh> meshes,
+    Report& report) {
+  for (const Row& row : rows) {
+    std::string failure;
+    for (const auto& mesh : meshes) {
+      for (const auto& trial : cases) {
+        if (failure.empty() && applies(row, trial, mesh)) {
+          ++report.rows;
+          failure = try_row(row, trial, mesh);
+          if (!failure.empty()) {
+            failure =
+                "on " + std::to_string(mesh.size()) + " ranks, " + failure;
+          }
+        }
+      }
+    }
+    if (!failure.empty()) {
+      report.wrong.push_back({sample.str(), row.str(), failure});
+    }
+  }
+}
+
+void find_missing(
+    const Sample& sample,
+    const std::vector<Case>& cases,
+    const Rows& rows,
+    c10::ArrayRef<DeviceMesh> meshes,
+    Report& report) {
+  for (const auto& in : input_layouts(cases[0])) {
+    if (has_row(rows, cases[0], in)) {
+      continue;
+    }
+    ++report.combinations;
+    const auto outputs = survives(cases, meshes, in);
+    if (!outputs) {
+      continue;
+    }
+    std::string row = text_of(in) + "->";
+    for (size_t o = 0; o < outputs->size(); ++o) {
+      auto choices = text_of((*outputs)[o]);
+      std::replace(choices.begin(), choices.end(), ',', '|');
+      row += (o == 0 ? "" : ",") + choices;
+    }
+    report.missing.push_back({sample.str(), row, "right, but has no row"});
+  }
+}
+
+}  // namespace
+
+std::string Finding::str() const { return sample + ": " + row + ": " + detail; }
+
+std::string Report::summary() const {
+  std::ostringstream text;
+  text << rows << " trials of rows on " << samples
+       << " samples: " << wrong.size() << " wrong; " << combinations
+       << " other layouts: " << missing.size() << " missing";
+  return text.str();
+}
+
+const Rule* rule_of_sample(const Sample& sample) {
+  const Rule* rule = detail::rule_table().find(sample.op);
+  if (rule == nullptr && sample.handle().hasTag(at::Tag::pointwise) &&
+      !sample.handle().hasKernelForDispatchKey(
+          c10::DispatchKey::CompositeImplicitAutograd)) {
+    rule = &detail::pointwise_rule();
+  }
+  return rule;
+}
+
+void validate(
+    const Sample& sample,
+    const Rule& rule,
+    c10::ArrayRef<DeviceMesh> meshes,
+    Report& report) {
+  const c10::NoGradGuard no_grad;
+  std::vector<Case> cases;
+  cases.reserve(kValueSets);  // a case refers to its own parts
+  for (uint64_t seed = 0; seed < kValueSets; ++seed) {
+    cases.emplace_back(sample, rule, seed);
+  }
+  // Rows may depend on nothing but shapes and plain arguments.
+  const Rows rows = rule.rows(cases[0].call());
+  ++report.samples;
+  find_wrong(sample, cases, rows, meshes, report);
+  if (std::any_of(
+          cases[0].output_sizes().begin(),
+          cases[0].output_sizes().end(),
+          [](const Sizes& sizes) {
+            return std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
+          })) {
+    return;  // what has no elements is right in every layout
+  }
+  find_missing(sample, cases, rows, meshes, report);
+}
+
+}  // namespace tessera::testing

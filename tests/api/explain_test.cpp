@@ -1,0 +1,109 @@
+#include <tessera/debug.h>
+#include <tessera/distribute.h>
+#include <tessera/world.h>
+#include <torch/torch.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+// Explanations are about layouts: a simulated world in either run.
+class Explain : public ::testing::Test {
+ protected:
+  DTensor tensor(SizesRef sizes, const Placement& placement) const {
+    return empty(sizes, mesh_, {placement}, at::kMeta);
+  }
+  SpecPtr spec(SizesRef sizes, const char* placements) const {
+    return Spec::make(mesh_, parse_placements(placements), sizes, at::kFloat);
+  }
+
+  World world_ = World::simulate(4);
+  DeviceMesh mesh_ = init_device_mesh("cpu", {4});
+};
+
+TEST_F(Explain, NamesRowsPricesAndTheChoice) {
+  const auto x = tensor({8, 16}, Shard(0));
+  const auto w = tensor({16, 12}, Replicate());
+  const auto text = explain("aten::mm", {x, w});
+  EXPECT_THAT(text, HasSubstr("argument 0: [S(0)]"));
+  EXPECT_THAT(text, HasSubstr("argument 1: [R]"));
+  EXPECT_THAT(text, HasSubstr("* S(0),R->S(0)"));
+  EXPECT_THAT(text, HasSubstr("  R,S(1)->S(1)"));
+  EXPECT_THAT(text, HasSubstr("  S(1),S(0)->P(sum)"));
+  EXPECT_THAT(text, HasSubstr("chosen: [S(0)], [R] -> [S(0)], 0.0 us"));
+}
+
+TEST_F(Explain, ShowsWhatHasToMove) {
+  const auto text =
+      explain("mm", {tensor({8, 16}, Shard(0)), tensor({16, 12}, Shard(0))});
+  EXPECT_THAT(text, HasSubstr("all_gather"));
+  EXPECT_THAT(text, HasSubstr("argument 1: "));
+}
+
+TEST_F(Explain, TheOverloadIsFoundByItsArguments) {
+  const auto x = tensor({8, 16}, Shard(1));
+  EXPECT_THAT(
+      explain("add", {x, x}), HasSubstr("chosen: [S(1)], [S(1)] -> [S(1)]"));
+  EXPECT_THAT(
+      explain("aten::sum", {x, std::vector<int64_t>{1}, true}),
+      HasSubstr("[S(1)] -> [P(sum)]"));
+  EXPECT_EQ(explain("aten::add.Tensor", {x, x}), explain("add", {x, x}));
+}
+
+TEST_F(Explain, TakesSpecsForTensors) {
+  EXPECT_EQ(
+      explain("mm", {spec({8, 16}, "S(0)"), spec({16, 12}, "R")}),
+      explain(
+          "mm", {tensor({8, 16}, Shard(0)), tensor({16, 12}, Replicate())}));
+  EXPECT_THAT(
+      explain("mul", {spec({8, 2}, "P(sum)"), spec({8, 2}, "R")}),
+      HasSubstr("chosen: [P(sum)], [R] -> [P(sum)]"));
+  EXPECT_THAT(
+      explain("cat", {spec({8, 2}, "S(0)"), spec({8, 3}, "S(0)")}, {1}),
+      HasSubstr("-> [S(0)]"));
+}
+
+TEST_F(Explain, RefusesWhatTheCallWouldRefuse) {
+  const auto x = tensor({8, 16}, Shard(0));
+  EXPECT_THAT(
+      [&] { explain("mm", {x, torch::ones({16, 4})}); },
+      ThrowsMessage<c10::Error>(HasSubstr("'mat2' is a plain tensor")));
+}
+
+TEST_F(Explain, SaysWhyTheTextCannotBeHad) {
+  const auto x = tensor({8, 16}, Shard(0));
+  EXPECT_THAT(
+      [&] { explain("no_such_op", {x}); },
+      ThrowsMessage<c10::ValueError>(HasSubstr("[explain] there is no op")));
+  EXPECT_THAT(
+      [&] { explain("mm", {x}); },
+      ThrowsMessage<c10::ValueError>(
+          HasSubstr("[explain] the arguments do not fit mm:\n  aten::mm")));
+  EXPECT_THAT(
+      [&] { explain("mm", {torch::ones({2, 2}), torch::ones({2, 2})}); },
+      ThrowsMessage<c10::ValueError>(HasSubstr("is distributed")));
+  EXPECT_THAT(
+      [&] { explain("linear", {x, tensor({4, 16}, Shard(0))}); },
+      ThrowsMessage<c10::NotImplementedError>(
+          HasSubstr("has no rule of its own")));
+}
+
+TEST_F(Explain, InPlaceOpsThatCannotKeepTheirLayoutSaySo) {
+  EXPECT_THAT(
+      explain("relu_", {spec({4}, "P(sum)")}),
+      HasSubstr("no row keeps the layout of the tensor that is written"));
+}
+
+TEST_F(Explain, SendsNothing) {
+  const CommDebugMode comm;
+  explain("mm", {tensor({8, 16}, Shard(0)), tensor({16, 12}, Shard(0))});
+  EXPECT_EQ(comm.get_total_counts(), 0);
+}
+
+}  // namespace
+}  // namespace tessera

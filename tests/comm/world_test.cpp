@@ -1,0 +1,164 @@
+// Worlds as scopes, and what their making refuses.
+#include "tessera/world.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+
+#include "comm/backend.h"
+#include "tests/comm/free_port.h"
+#include "tests/comm/shards.h"
+
+namespace tessera::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+template <typename Error, typename Fn>
+std::string text_of(Fn fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+TEST(World, ScopesNest) {
+  const World outer = World::simulate(2);
+  EXPECT_TRUE(in_world());
+  const auto outer_mesh = init_device_mesh("cpu", {2});
+  {
+    const World inner = World::simulate(5);
+    EXPECT_EQ(init_device_mesh("cpu", {5}).size(), 5);
+    EXPECT_EQ(inner.size(), 5);
+    EXPECT_EQ(inner.rank(), 0);
+    EXPECT_TRUE(inner.simulated());
+    // The outer world's mesh goes on working meanwhile.
+    const auto out = detail::collectives(outer_mesh)
+                         .all_reduce(
+                             {outer_mesh, 0},
+                             Shards{at::ones({1}), at::ones({1})},
+                             ReduceOp::Sum);
+    EXPECT_EQ(out[1].item<float>(), 2);
+  }
+  EXPECT_EQ(init_device_mesh("cpu", {2}), outer_mesh);
+  EXPECT_THROW(init_device_mesh("cpu", {5}), c10::ValueError);
+}
+
+TEST(World, ScopesMayEndInAnyOrderAndBeMoved) {
+  auto a = std::make_unique<World>(World::simulate(2));
+  auto b = std::make_unique<World>(World::simulate(3));
+  World moved = std::move(*b);
+  b.reset();
+  EXPECT_EQ(init_device_mesh("cpu", {3}).size(), 3);
+  a.reset();
+  EXPECT_EQ(init_device_mesh("cpu", {3}).size(), 3);
+  EXPECT_EQ(moved.size(), 3);
+}
+
+TEST(World, MeshesOfAnEndedWorldDoNotCommunicate) {
+  const auto mesh = [] {
+    const World world = World::simulate(2);
+    return init_device_mesh("cpu", {2});
+  }();
+  EXPECT_THAT(
+      text_of<c10::Error>([&] { detail::collectives(mesh); }),
+      AllOf(
+          StartsWith("[World] the world in which DeviceMesh("),
+          HasSubstr("has ended")));
+}
+
+TEST(World, WorldsOfOneSizeAreNotTheSame) {
+  const World first = World::simulate(2);
+  const auto mesh = init_device_mesh("cpu", {2});
+  const World second = World::simulate(2);
+  EXPECT_FALSE(mesh == init_device_mesh("cpu", {2}));
+}
+
+TEST(World, TheTimeoutIsTheWorlds) {
+  World world = World::simulate(1);
+  EXPECT_EQ(world.timeout(), std::chrono::minutes(5));
+  world.set_timeout(milliseconds(7));
+  EXPECT_EQ(world.timeout(), milliseconds(7));
+  EXPECT_THAT(
+      text_of<c10::ValueError>([&] { world.set_timeout(milliseconds(0)); }),
+      StartsWith("[World::set_timeout] the timeout must be positive"));
+  world.barrier();
+}
+
+TEST(World, Refusals) {
+  EXPECT_EQ(
+      text_of<c10::ValueError>([] { World::simulate(0); }),
+      "[World::simulate] expected at least one rank but 0 were given");
+  EXPECT_EQ(
+      text_of<c10::ValueError>([] { World::connect(2, 2, "127.0.0.1", 1); }),
+      "[World::connect] expected a rank from 0 to 1 of a world of 2 but 2 was "
+      "given");
+  EXPECT_THAT(
+      text_of<c10::ValueError>(
+          [] { World::connect(0, 1, "127.0.0.1", 1, {milliseconds(-1)}); }),
+      StartsWith("[World::connect] the timeout must be positive"));
+}
+
+// Without Gloo there are none, and that is what they say.
+class WorldOfProcesses : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (detail::has_gloo()) return;
+    EXPECT_THAT(
+        text_of<c10::NotImplementedError>(
+            [] { World::connect(0, 1, "127.0.0.1", 1); }),
+        StartsWith("[World::connect] this library was built without Gloo"));
+    GTEST_SKIP() << "built without Gloo";
+  }
+};
+
+TEST_F(WorldOfProcesses, OneProcessIsAWorldToo) {
+  const uint16_t port = free_port();
+  // Twice at one address: the second does not find what the first has left.
+  for (int i = 0; i < 2; ++i) {
+    World world = World::connect(0, 1, "127.0.0.1", port);
+    EXPECT_FALSE(world.simulated());
+    EXPECT_EQ(world.rank(), 0);
+    world.barrier();
+    const auto mesh = init_device_mesh("cpu", {1});
+    EXPECT_EQ(mesh.local_positions().size(), 1U);
+  }
+}
+
+TEST_F(WorldOfProcesses, SaysWhichRanksDidNotCome) {
+  const uint16_t port = free_port();
+  const auto where = "127.0.0.1:" + std::to_string(port);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(
+      text_of<c10::Error>([&] {
+        World::connect(0, 3, "127.0.0.1", port, {milliseconds(300)});
+      }),
+      AllOf(
+          StartsWith("[World::connect] rank 0 of 3 could not meet the others"),
+          HasSubstr(where),
+          HasSubstr("ranks 1, 2 did not come within 300 ms"),
+          HasSubstr("Check that")));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
+TEST_F(WorldOfProcesses, SaysThatRankZeroIsNotThere) {
+  const uint16_t port = free_port();
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(
+      text_of<c10::Error>([&] {
+        World::connect(1, 2, "127.0.0.1", port, {milliseconds(300)});
+      }),
+      AllOf(
+          StartsWith("[World::connect] rank 1 of 2 could not meet the others"),
+          HasSubstr("127.0.0.1:" + std::to_string(port)),
+          HasSubstr("within 300 ms"),
+          HasSubstr("Check that rank 0 is running")));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,213 @@
+// What the others see when a rank does not come, or goes. Run as processes.
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "tests/comm/shards.h"
+
+namespace tessera::testing {
+namespace {
+
+using detail::collectives;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// A rank that misses a collective breaks the groups of its world: each test has
+// a world of its own, and they meet in the one they share.
+class RankMissing : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(over_processes()) << "start this test with a launcher";
+    ASSERT_EQ(test_world().size(), 4);
+    test_world().barrier();
+  }
+  void TearDown() override { test_world().barrier(); }
+
+  // The text of the error that `fn` throws, which must come within the timeout
+  // and some.
+  template <typename Fn>
+  static std::string error_in_time(milliseconds timeout, Fn fn) {
+    const auto begin = std::chrono::steady_clock::now();
+    std::string text = "no error";
+    try {
+      fn();
+    } catch (const c10::Error& error) {
+      text = error.what_without_backtrace();
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, timeout + seconds(10));
+    return text;
+  }
+};
+
+TEST_F(RankMissing, AtTheFirstCollectiveOfAGroup) {
+  const milliseconds timeout(1500);
+  World world = World::from_environment(1, {timeout});
+  const DeviceMesh mesh("cpu", {0, 1, 2, 3}, {4}, {"tp"});
+  if (world.rank() != 3) {
+    const auto text = error_in_time(timeout, [&] {
+      collectives(mesh).all_reduce({mesh, 0}, at::ones({4}), ReduceOp::Sum);
+    });
+    EXPECT_THAT(
+        text,
+        AllOf(
+            StartsWith(
+                "[all_reduce] rank " + std::to_string(world.rank()) +
+                " waited "),
+            HasSubstr("in group [0, 1, 2, 3] (mesh dim 'tp' of DeviceMesh("),
+            HasSubstr(": rank 3 did not come. Check that")));
+  }
+  test_world().barrier();
+}
+
+TEST_F(RankMissing, LaterOn) {
+  World world = World::from_environment(1);
+  const DeviceMesh mesh("cpu", {0, 1, 2, 3}, {2, 2});
+  const auto reduce = [&] {
+    return collectives(mesh).all_reduce(
+        {mesh, 1}, at::ones({4}), ReduceOp::Sum);
+  };
+  EXPECT_TRUE(at::equal(reduce()[0], at::full({4}, 2.0)));
+  // The new timeout holds for groups that exist.
+  const milliseconds timeout(1000);
+  world.set_timeout(timeout);
+  if (world.rank() == 2) {
+    EXPECT_THAT(
+        error_in_time(timeout, reduce),
+        AllOf(
+            StartsWith("[all_reduce] rank 2 waited 1"),
+            HasSubstr("in group [2, 3] (mesh dim 1 of DeviceMesh("),
+            HasSubstr("for rank 3: Timed out waiting"),
+            HasSubstr("Check that every rank of the group is running")));
+  } else if (world.rank() != 3) {
+    // The other group knows nothing of it.
+    EXPECT_TRUE(at::equal(reduce()[0], at::full({4}, 2.0)));
+  }
+  test_world().barrier();
+}
+
+TEST_F(RankMissing, EveryCollectiveNamesItself) {
+  struct Named {
+    const char* name;
+    std::function<void(const DeviceMesh&)> call;
+  };
+  const auto ones = at::ones({4, 4});
+  const std::vector<Parts> each{Parts(4, 4)};
+  const std::vector<Parts> cut{Parts(4, 1)};
+  const std::vector<Named> all{
+      {"all_reduce",
+       [&](const DeviceMesh& m) {
+         collectives(m).all_reduce({m, 0}, ones, ReduceOp::Max);
+       }},
+      {"all_gather",
+       [&](const DeviceMesh& m) {
+         collectives(m).all_gather({m, 0}, ones, 0, each);
+       }},
+      {"reduce_scatter",
+       [&](const DeviceMesh& m) {
+         collectives(m).reduce_scatter({m, 0}, ones, 0, cut, ReduceOp::Sum);
+       }},
+      {"all_to_all",
+       [&](const DeviceMesh& m) {
+         collectives(m).all_to_all({m, 0}, ones, 0, cut, 1, each);
+       }},
+      {"all_to_all_rows",
+       [&](const DeviceMesh& m) {
+         collectives(m).all_to_all_rows({m, 0}, ones, cut, cut);
+       }},
+      {"broadcast",
+       [&](const DeviceMesh& m) { collectives(m).broadcast({m, 0}, ones); }},
+      {"scatter",
+       [&](const DeviceMesh& m) {
+         collectives(m).scatter({m, 0}, ones, 0, cut);
+       }},
+      {"agree", [&](const DeviceMesh& m) { collectives(m).agree(m, ""); }}};
+  const milliseconds timeout(500);
+  for (const auto& [name, call] : all) {
+    SCOPED_TRACE(name);
+    World world = World::from_environment(1, {seconds(60)});
+    const auto mesh = init_device_mesh("cpu", {4});
+    // Connected before the time is short.
+    collectives(mesh).agree(mesh, "");
+    world.barrier();
+    world.set_timeout(timeout);
+    // The root itself is missing: whoever waits, waits for it. Where nobody
+    // waits for anybody the call may well succeed, as it does for a root.
+    if (world.rank() != 0) {
+      EXPECT_THAT(
+          error_in_time(timeout, [&, &call = call] { call(mesh); }),
+          AllOf(
+              StartsWith(
+                  "[" + std::string(name) + "] rank " +
+                  std::to_string(world.rank())),
+              AnyOf(HasSubstr("waited"), HasSubstr("lost the connection")),
+              HasSubstr("in group [0, 1, 2, 3]")));
+    }
+    test_world().barrier();
+  }
+}
+
+TEST_F(RankMissing, ItsWorldHasEnded) {
+  const milliseconds timeout = seconds(60);
+  auto world = std::make_unique<World>(World::from_environment(1, {timeout}));
+  const auto mesh = init_device_mesh("cpu", {4});
+  collectives(mesh).agree(mesh, "");
+  const int64_t rank = world->rank();
+  if (rank == 1) {
+    world.reset();
+  } else {
+    // Seen at once, not after the timeout.
+    EXPECT_THAT(
+        error_in_time(
+            milliseconds(0),
+            [&] {
+              collectives(mesh).all_gather(
+                  {mesh, 0}, at::ones({1}), 0, Parts(4, 1));
+            }),
+        AllOf(
+            StartsWith("[all_gather] rank " + std::to_string(rank) + " lost"),
+            HasSubstr("in group [0, 1, 2, 3] (mesh dim 0 of DeviceMesh("),
+            HasSubstr("to rank "),
+            HasSubstr("what ended the other rank stands in its own output")));
+  }
+  world.reset();
+  test_world().barrier();
+}
+
+TEST_F(RankMissing, AtABarrier) {
+  const milliseconds timeout(1000);
+  World world = World::from_environment(1, {timeout});
+  if (world.rank() != 0) {
+    EXPECT_THAT(
+        error_in_time(timeout, [&] { world.barrier(); }),
+        AllOf(
+            StartsWith("[World::barrier] rank "),
+            HasSubstr("in group [0, 1, 2, 3] (the world): rank 0 did not "
+                      "come")));
+  }
+  test_world().barrier();
+}
+
+// A rank whose program fails tells the others through agree, and none hangs.
+TEST_F(RankMissing, OrItSaysWhatHappened) {
+  World world = World::from_environment(1);
+  const auto mesh = init_device_mesh("cpu", {4});
+  try {
+    collectives(mesh).agree(
+        mesh,
+        world.rank() == 2 ? "[embedding] index 9 is outside" : "",
+        detail::ErrorKind::Index);
+    ADD_FAILURE() << "no error";
+  } catch (const c10::IndexError& error) {
+    EXPECT_STREQ(
+        error.what_without_backtrace(),
+        "[embedding] index 9 is outside (rank 2)");
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
