@@ -54,8 +54,11 @@ std::vector<at::Tensor> sum_terms(
   }
   auto rest = value.clone();
   for (int64_t i = 1; i < count; ++i) {
-    auto term =
-        ((uniform(value, random) - 0.4) * (10.0 * i)).to(value.scalar_type());
+    const double scale = 10.0 * static_cast<double>(i);
+    auto term = ((uniform(value, random) - 0.4) * (scale * 1024))
+                    .round()
+                    .div(1024)
+                    .to(value.scalar_type());
     rest = rest - term;
     terms.push_back(std::move(term));
   }
@@ -214,7 +217,7 @@ DTensor laid_out(
   }
   FromLocalOptions options;
   options.shape = Sizes(value.sizes());
-  options.stride = tessera::contiguous_strides(value.sizes());
+  options.stride = row_major_strides(value.sizes());
   return DTensor::from_local(here, mesh, placements, options);
 }
 
@@ -288,7 +291,14 @@ std::vector<std::vector<Placements>> layouts_to_try(
   return layouts;
 }
 
-std::string difference(const at::Tensor& actual, const at::Tensor& expected) {
+c10::ScalarType coarser(c10::ScalarType a, c10::ScalarType b) {
+  return tolerance_of(a).relative >= tolerance_of(b).relative ? a : b;
+}
+
+std::string difference(
+    const at::Tensor& actual,
+    const at::Tensor& expected,
+    c10::ScalarType precision) {
   std::ostringstream text;
   if (actual.scalar_type() != expected.scalar_type() ||
       actual.sizes() != expected.sizes()) {
@@ -296,7 +306,12 @@ std::string difference(const at::Tensor& actual, const at::Tensor& expected) {
          << ", got " << actual.scalar_type() << actual.sizes();
     return text.str();
   }
-  const auto [relative, absolute] = tolerance_of(expected.scalar_type());
+  auto [relative, absolute] = tolerance_of(expected.scalar_type());
+  if (relative > 0) {
+    const auto loose = tolerance_of(precision);
+    relative = std::max(relative, loose.relative);
+    absolute = std::max(absolute, loose.absolute);
+  }
   if (at::allclose(actual, expected, relative, absolute, true)) {
     return "";
   }

@@ -53,8 +53,15 @@ Placements random_layout(
 std::vector<std::vector<Placements>> layouts_to_try(
     at::TensorList values, const DeviceMesh& mesh, size_t limit, uint64_t seed);
 
+// The dtype that rounds more; one that does not round is never it.
+c10::ScalarType coarser(c10::ScalarType a, c10::ScalarType b);
+
 // How `actual` differs from `expected`: dtype, shape, or values by more than
-// rounding explains. Empty if it does not.
-std::string difference(const at::Tensor& actual, const at::Tensor& expected);
+// rounding to their dtype, or to `precision`, explains. Integers and bool must
+// be equal. Empty if there is no difference.
+std::string difference(
+    const at::Tensor& actual,
+    const at::Tensor& expected,
+    c10::ScalarType precision = c10::kDouble);
 
 }  // namespace tessera::testing

@@ -55,6 +55,8 @@ class Oracle {
   std::vector<size_t> owners_;
   std::vector<bool> written_;
   bool differentiable_ = false;
+  // Of the sample's dtypes the one that rounds most.
+  c10::ScalarType precision_ = c10::kDouble;
   Evaluation expected_;
 };
 

@@ -6,7 +6,7 @@
 #include <ATen/ops/full_like.h>
 
 #include <algorithm>
-#include <functional>
+#include <cmath>
 #include <numeric>
 #include <random>
 
@@ -70,7 +70,8 @@ at::Tensor real_numbers(int64_t count, Values values, std::mt19937_64& random) {
   const auto units = spread(count, random);
   std::transform(
       units.begin(), units.end(), numbers.data_ptr<double>(), [&](double unit) {
-        return placed(unit, values);
+        // Few binary digits: terms of a sum add up exactly, in any order.
+        return std::round(placed(unit, values) * 1024) / 1024;
       });
   return numbers;
 }
@@ -274,8 +275,12 @@ void add_with_variants(Samples& samples, Sample sample) {
   for (const auto& suffix : {std::string(".out"), overload + "_out"}) {
     Sample out = sample;
     out.op = name + suffix;
-    if (op_exists(out.op) && suffix != "_out" &&
-        (overload.empty() || overload == ".Tensor" || suffix != ".out")) {
+    // "add.Tensor" writes as "add.out", unless there is an "add.Tensor_out".
+    const bool own = suffix == overload + "_out";
+    const bool shared = suffix == ".out" &&
+                        (overload.empty() || overload == ".Tensor") &&
+                        !op_exists(name + overload + "_out");
+    if (op_exists(out.op) && !suffix.starts_with('_') && (own || shared)) {
       samples.push_back(out);
     }
   }

@@ -96,6 +96,9 @@ struct Sample {
   // An op that writes may refuse every layout but Replicate. Without it an op
   // may refuse to write a tensor with a pending reduction, and nothing else.
   bool refuses_shards = false;
+  // Part of the text with which the op may be refused in any layout: it, or
+  // its derivative, needs an op whose result's shape depends on values.
+  std::string refusal = {};
 
   c10::OperatorHandle handle() const;
   // All arguments of the schema, plain. Different seeds give other values.

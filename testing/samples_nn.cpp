@@ -44,8 +44,14 @@ void add_losses(Samples& samples) {
     add("aten::cross_entropy_loss", {x, indices({5}, 3), none(), r.value});
     samples.push_back(
         {"aten::cross_entropy_loss",
-         {t({8, 4}), indices({8}, 4), t({4}).positive(), r.value, -100, 0.1},
+         {t({8, 4}), indices({8}, 4), none(), r.value, -100, 0.1},
          std::string(r.name) + ", smoothed"});
+    Sample weighted{
+        "aten::cross_entropy_loss",
+        {t({8, 4}), indices({8}, 4), t({4}).positive(), r.value, -100, 0.1},
+        std::string(r.name) + ", smoothed and weighted"};
+    weighted.refusal = "aten.masked_select.default";
+    samples.push_back(weighted);
     add("aten::cosine_embedding_loss",
         {x, y, t({5}).with(Values::Signed), 0.1, r.value});
     add("aten::margin_ranking_loss", {x, y, t({5, 3}), 0.1, r.value});
@@ -95,7 +101,6 @@ void add_nn_samples(Samples& samples) {
   samples.push_back({"aten::prelu", {t({5, 3}), t({3})}});
   samples.push_back({"aten::prelu", {t({5, 3}), t({1})}, "one weight"});
   samples.push_back({"aten::cosine_similarity", {t({5, 3}), t({5, 3}), 1}});
-  samples.push_back({"aten::one_hot", {indices({5}, 4), 4}, "", true});
   add_losses(samples);
 }
 

@@ -38,7 +38,6 @@ void add_sums(Samples& samples) {
        {ints({5, 3}), dims({0}), false, at::kDouble},
        "int to double"});
   samples.push_back({"aten::sum.IntList_out", {t({5, 3}), dims({0})}});
-  samples.push_back({"aten::mean.out", {t({5, 3}), dims({0})}});
   samples.push_back({"aten::nansum", {t({5, 3}), dims({0})}});
   samples.push_back({"aten::count_nonzero", {ints({5, 3}, 1)}});
   samples.push_back(
@@ -46,7 +45,7 @@ void add_sums(Samples& samples) {
   samples.push_back({"aten::prod", {t({5, 3})}});
   samples.push_back({"aten::prod.dim_int", {t({5, 3}), 0}});
   samples.push_back({"aten::prod.dim_int", {ints({5, 3}), 1, true}, "int"});
-  samples.push_back({"aten::trace", {t({5, 3})}});
+  samples.push_back({"aten::trace", {t({5, 3})}, "", /*forward_only=*/true});
 }
 
 void add_extrema(Samples& samples) {

@@ -65,7 +65,11 @@ void add_ternary_samples(Samples& samples) {
   add_with_variants(
       samples, {"aten::masked_fill.Scalar", {x, bools({5, 3}), 7.0}});
   add_with_variants(
-      samples, {"aten::masked_fill.Tensor", {x, bools({3}), t({})}});
+      samples, {"aten::masked_fill.Scalar", {x, bools({5, 3}), 0}, "zero"});
+  // The value's gradient is a sum over the elements that the mask selects.
+  Sample filled{"aten::masked_fill.Tensor", {x, bools({3}), t({})}};
+  filled.refusal = "aten.masked_select.default";
+  add_with_variants(samples, filled);
   add_with_variants(samples, {"aten::addcmul", {x, y, p, 0.5}});
   add_with_variants(samples, {"aten::addcdiv", {x, y, p, 0.5}});
   samples.push_back(

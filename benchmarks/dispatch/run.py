@@ -50,7 +50,7 @@ def instructions(command, count):
             for line in dump.read_text().splitlines():
                 if line.startswith("desc: Trigger: Client Request: "):
                     name = line.removeprefix("desc: Trigger: Client Request: ")
-                elif line.startswith(("summary: ", "totals: ")):
+                elif line.startswith("totals: "):
                     total = int(line.split()[1])
             if name is not None:
                 result[name] = total / count

@@ -34,20 +34,21 @@ class TESSERA_API DTensor : public at::Tensor {
   // Throws c10::TypeError unless `tensor` is distributed.
   explicit DTensor(at::Tensor tensor);
 
-  // A distributed tensor of this rank's `local` shard. Differentiable. In a
+  // A distributed tensor of this rank's `local` shard; without placements a
+  // replicated one. Differentiable. In a
   // simulated world every rank holds `local`. Does not communicate unless
   // options.run_check. Throws c10::ValueError where shard, placements and shape
   // do not fit together.
   static DTensor from_local(
       const at::Tensor& local,
       const DeviceMesh& mesh,
-      PlacementsRef placements,
+      PlacementsRef placements = {},
       const FromLocalOptions& options = {});
   // As above, from one shard for each of mesh.local_positions().
   static DTensor from_local(
       at::TensorList locals,
       const DeviceMesh& mesh,
-      PlacementsRef placements,
+      PlacementsRef placements = {},
       const FromLocalOptions& options = {});
 
   const DeviceMesh& mesh() const;

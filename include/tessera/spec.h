@@ -60,7 +60,7 @@ struct TESSERA_API Spec {
 // How many specs are alive in this process; for tests of boundedness.
 TESSERA_API size_t live_spec_count();
 
-TESSERA_API Sizes contiguous_strides(SizesRef sizes);
+TESSERA_API Sizes row_major_strides(SizesRef sizes);
 
 // Makes shard dims non-negative. Throws c10::ValueError, tagged with `caller`,
 // if there is not one placement a mesh dimension, a shard dim is out of range

@@ -119,11 +119,10 @@ Placements checked_placements(
 // A parameter's gradient is brought to the parameter's layout as it arrives:
 // one reduction, and optimizers find every term in place.
 void keep_grad_like(const at::Tensor& leaf) {
-  const auto placements = detail::distributed_meta(leaf).spec->placements;
-  leaf.register_hook([placements](const at::Tensor& grad) {
-    return detail::is_dtensor(grad) ? detail::redistribute(grad, placements)
-                                    : grad;
-  });
+  leaf.register_hook(
+      [spec = detail::distributed_meta(leaf).spec](const at::Tensor& grad) {
+        return detail::grad_in_layout(grad, spec->mesh, spec->placements);
+      });
 }
 
 at::Tensor distribute_value(

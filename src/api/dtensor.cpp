@@ -95,6 +95,7 @@ at::Tensor DTensor::shard(int64_t rank) const {
       rank,
       position < 0 ? " is not in " : " does not live in this process: ",
       mesh().str());
+  detail::check_current(*this);
   return distributed_meta(*this).shards[found - positions.begin()].detach();
 }
 

@@ -160,8 +160,12 @@ at::Tensor from_local(
         kFromLocal,
         "the shards differ in dtype or number of dimensions");
   }
+  const Placements replicated(mesh.ndim(), Replicate());
   const auto placements = normalize_placements(
-      given_placements, mesh, locals[0].dim(), "from_local");
+      given_placements.empty() ? PlacementsRef(replicated) : given_placements,
+      mesh,
+      locals[0].dim(),
+      "from_local");
   const auto shape = given_or_even_shape(locals, mesh, placements, options);
   const auto strides =
       options.stride.value_or(global_strides(shape, locals[0]));

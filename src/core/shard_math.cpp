@@ -133,7 +133,7 @@ Sizes local_strides(SizesRef local_sizes, SizesRef global_strides) {
       global_strides);
   const Sizes order_by = order_in_memory(global_strides);
   if (std::is_sorted(order_by.rbegin(), order_by.rend())) {
-    return contiguous_strides(local_sizes);
+    return row_major_strides(local_sizes);
   }
   Sizes order(order_by.size());
   std::iota(order.begin(), order.end(), 0);

@@ -142,7 +142,7 @@ SpecPtr Spec::make(
     PlacementsRef placements,
     SizesRef sizes,
     c10::ScalarType dtype) {
-  return make(mesh, placements, sizes, contiguous_strides(sizes), dtype);
+  return make(mesh, placements, sizes, row_major_strides(sizes), dtype);
 }
 
 SpecPtr Spec::with(PlacementsRef other) const {
@@ -152,7 +152,7 @@ SpecPtr Spec::with(PlacementsRef other) const {
 std::string Spec::str() const {
   std::ostringstream out;
   out << c10::toString(dtype) << SizesRef(sizes);
-  if (strides != contiguous_strides(sizes)) {
+  if (strides != row_major_strides(sizes)) {
     out << " with strides " << SizesRef(strides);
   }
   out << " on " << to_string(placements) << " of " << mesh;
@@ -161,7 +161,7 @@ std::string Spec::str() const {
 
 size_t live_spec_count() { return spec_table().size(); }
 
-Sizes contiguous_strides(SizesRef sizes) {
+Sizes row_major_strides(SizesRef sizes) {
   Sizes strides(sizes.size());
   int64_t stride = 1;
   for (size_t d = sizes.size(); d-- > 0;) {

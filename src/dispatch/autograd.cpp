@@ -39,23 +39,7 @@ at::Tensor move_to(const at::Tensor& tensor, PlacementsRef to, Slices slices) {
   }
   return make_distributed(
       std::move(target),
-      run_steps(meta.spec->mesh, meta.spec->sizes, *plan, meta.shards, slices),
-      meta.copied_view);
-}
-
-// A gradient in the layout that was asked for. Formulas may hand over a plain
-// tensor of the global shape, equal on every rank.
-at::Tensor arranged_grad(
-    const at::Tensor& grad, const DeviceMesh& mesh, PlacementsRef placements) {
-  at::Tensor distributed = grad;
-  if (!is_dtensor(grad)) {
-    const Placements replicated(mesh.ndim(), Replicate());
-    distributed = make_distributed(
-        Spec::make(
-            mesh, replicated, grad.sizes(), grad.strides(), grad.scalar_type()),
-        replicated_shards(mesh, grad));
-  }
-  return redistribute(distributed, placements);
+      run_steps(meta.spec->mesh, meta.spec->sizes, *plan, meta.shards, slices));
 }
 
 // Positions whose gradient counts for a tensor that all ranks share: the first
@@ -88,7 +72,7 @@ void save_layout(AutogradContext* ctx, SpecPtr spec, Placements grad) {
 class FromShards : public torch::autograd::Function<FromShards> {
  public:
   static at::Tensor forward(
-      AutogradContext* ctx, SpecPtr spec, bool shared, variable_list locals) {
+      AutogradContext* ctx, SpecPtr spec, bool shared, at::TensorList locals) {
     save_layout(ctx, spec, grad_placements_of(spec->placements));
     ctx->saved_data["shared"] = shared;
     Shards shards;
@@ -104,7 +88,7 @@ class FromShards : public torch::autograd::Function<FromShards> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto& layout = saved_layout(ctx);
     const auto& spec = *layout.spec;
-    const auto grad = arranged_grad(grads[0], spec.mesh, layout.grad);
+    const auto grad = grad_in_layout(grads[0], spec.mesh, layout.grad);
     auto shards = to_shards(grad, layout.grad);
     variable_list result{at::Tensor(), at::Tensor()};
     if (!ctx->saved_data["shared"].toBool()) {
@@ -166,11 +150,30 @@ class Redistribute : public torch::autograd::Function<Redistribute> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto& layout = saved_layout(ctx);
     return {
-        arranged_grad(grads[0], layout.spec->mesh, layout.grad), at::Tensor()};
+        grad_in_layout(grads[0], layout.spec->mesh, layout.grad), at::Tensor()};
   }
 };
 
 }  // namespace
+
+at::Tensor grad_in_layout(
+    const at::Tensor& grad, const DeviceMesh& mesh, PlacementsRef placements) {
+  if (is_dtensor(grad)) {
+    return redistribute(grad, placements);
+  }
+  auto spec = Spec::make(mesh, placements, grad.sizes(), grad.scalar_type());
+  Shards shards;
+  for (const int64_t position : mesh.local_positions()) {
+    auto part = grad;
+    for (int64_t d = 0; d < grad.dim(); ++d) {
+      const auto range =
+          local_range(grad.size(d), d, mesh, placements, position);
+      part = part.narrow(d, range.begin, range.size);
+    }
+    shards.push_back(part.clone(at::MemoryFormat::Contiguous));
+  }
+  return make_distributed(std::move(spec), std::move(shards));
+}
 
 Placements grad_placements_of(PlacementsRef placements) {
   Placements result(placements.begin(), placements.end());
@@ -184,7 +187,7 @@ Placements grad_placements_of(PlacementsRef placements) {
 
 at::Tensor from_shards(SpecPtr spec, at::TensorList shards, bool shared) {
   if (records(shards)) {
-    return FromShards::apply(std::move(spec), shared, shards.vec());
+    return FromShards::apply(std::move(spec), shared, shards);
   }
   Shards parts(shards.begin(), shards.end());
   if (shared) {
@@ -195,6 +198,7 @@ at::Tensor from_shards(SpecPtr spec, at::TensorList shards, bool shared) {
 
 std::vector<at::Tensor> to_shards(
     const at::Tensor& tensor, PlacementsRef grad_placements) {
+  check_current(tensor);
   if (records({tensor})) {
     return ToShards::apply(
         tensor, Placements(grad_placements.begin(), grad_placements.end()));
@@ -207,6 +211,7 @@ at::Tensor redistribute(const at::Tensor& tensor, PlacementsRef to) {
   if (PlacementsRef(distributed_meta(tensor).spec->placements) == to) {
     return tensor;
   }
+  check_current(tensor);
   CommCauseGuard cause("tessera::redistribute");
   if (records({tensor})) {
     return Redistribute::apply(tensor, Placements(to.begin(), to.end()));

@@ -13,6 +13,12 @@ namespace tessera::detail {
 // reduction's gradient is replicated.
 Placements grad_placements_of(PlacementsRef placements);
 
+// A gradient in the layout that is asked for (without pending reductions).
+// Formulas may hand over a plain tensor of the global shape, equal on every
+// rank: each takes its part.
+at::Tensor grad_in_layout(
+    const at::Tensor& grad, const DeviceMesh& mesh, PlacementsRef placements);
+
 // A distributed tensor of these shards; each shard gets its part of the
 // gradient. `shared`: all shards are one tensor, which gets the gradient once.
 at::Tensor from_shards(SpecPtr spec, at::TensorList shards, bool shared);

@@ -55,6 +55,9 @@ void CallKey::add_tensor(const at::Tensor& tensor) {
   if (!tensor.defined()) {
     add(kNone);
   } else if (is_dtensor(tensor)) {
+    if (distributed_meta(tensor).copied_at.has_value()) {
+      check_current(tensor);
+    }
     add((tensor.is_meta() ? kMetaTensor : kTensor) |
         reinterpret_cast<uint64_t>(distributed_meta(tensor).spec.get()));
   } else {

@@ -1,5 +1,10 @@
 #include "dispatch/handwritten.h"
 
+#include <ATen/ops/squeeze.h>
+#include <ATen/ops/t.h>
+#include <ATen/ops/transpose.h>
+#include <ATen/ops/unsqueeze.h>
+
 #include "dispatch/tensor.h"
 
 namespace tessera::detail {
@@ -8,11 +13,47 @@ namespace {
 
 at::Tensor detach(const at::Tensor& self) { return make_alias(self); }
 
+// Views in place change what the tensor is, not what it holds: it becomes the
+// view of itself.
+at::Tensor& become_view(at::Tensor& self, const at::Tensor& view) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !distributed_meta(view).copied_at.has_value(),
+      "a view in place of a tensor that lies as ",
+      to_string(distributed_meta(self).spec->placements),
+      " would need a copy in another layout, which other views of the tensor "
+      "would not see: use the op that is not in place");
+  become(self, view);
+  return self;
+}
+
+at::Tensor& squeeze_(at::Tensor& self) {
+  return become_view(self, at::squeeze(self));
+}
+at::Tensor& squeeze_dim_(at::Tensor& self, int64_t dim) {
+  return become_view(self, at::squeeze(self, dim));
+}
+at::Tensor& squeeze_dims_(at::Tensor& self, at::IntArrayRef dims) {
+  return become_view(self, at::squeeze(self, dims));
+}
+at::Tensor& unsqueeze_(at::Tensor& self, int64_t dim) {
+  return become_view(self, at::unsqueeze(self, dim));
+}
+at::Tensor& t_(at::Tensor& self) { return become_view(self, at::t(self)); }
+at::Tensor& transpose_(at::Tensor& self, int64_t dim0, int64_t dim1) {
+  return become_view(self, at::transpose(self, dim0, dim1));
+}
+
 }  // namespace
 
 void register_handwritten(torch::Library& aten) {
   aten.impl("detach", &detach);
   aten.impl("alias", &detach);
+  aten.impl("squeeze_", &squeeze_);
+  aten.impl("squeeze_.dim", &squeeze_dim_);
+  aten.impl("squeeze_.dims", &squeeze_dims_);
+  aten.impl("unsqueeze_", &unsqueeze_);
+  aten.impl("t_", &t_);
+  aten.impl("transpose_", &transpose_);
   register_random(aten);
 }
 

@@ -1,5 +1,6 @@
 // Kernels for the distributed key that are written by hand, because they do no
-// local work (detach) or need more than rows can say (random numbers).
+// local work (detach, squeeze_) or need more than rows can say (random
+// numbers).
 #pragma once
 
 #include <ATen/core/operator_name.h>

@@ -8,15 +8,17 @@ namespace tessera::detail {
 namespace {
 
 // Every op has a computed meta kernel, if only the fallback that throws: ask
-// for the kernels that do something.
-bool has_meta_kernel(const OpInfo& op) {
+// for the kernels that do something. Composite ones do, unless they lead to an
+// op that has none; for elementwise ops there is a surer way.
+bool has_meta_kernel(const OpInfo& op, const Rule& rule) {
   using Key = c10::DispatchKey;
   const auto has = [&](Key key) {
     return op.handle.hasKernelForDispatchKey(key);
   };
-  return has(Key::Meta) || has(Key::CompositeExplicitAutograd) ||
-         has(Key::CompositeExplicitAutogradNonFunctional) ||
-         has(Key::CompositeImplicitAutograd);
+  return has(Key::Meta) || (!rule.elementwise &&
+                            (has(Key::CompositeExplicitAutograd) ||
+                             has(Key::CompositeExplicitAutogradNonFunctional) ||
+                             has(Key::CompositeImplicitAutograd)));
 }
 
 at::Tensor meta_tensor(const TensorArg& arg, const at::Tensor& original) {
@@ -133,7 +135,7 @@ InferredOutputs from_rule(
   outputs.dtypes_known = false;
   for (const auto& size : sizes) {
     outputs.returns.push_back({InferredOutput{
-        true, size, tessera::contiguous_strides(size), call.tensor(0).dtype}});
+        true, size, row_major_strides(size), call.tensor(0).dtype}});
   }
   return outputs;
 }
@@ -141,7 +143,7 @@ InferredOutputs from_rule(
 }  // namespace
 
 bool can_infer(const OpInfo& op, const Rule& rule) {
-  return rule.output_sizes || rule.elementwise || has_meta_kernel(op);
+  return rule.output_sizes || rule.elementwise || has_meta_kernel(op, rule);
 }
 
 InferredOutputs infer_outputs(
@@ -159,7 +161,7 @@ InferredOutputs infer_outputs(
   if (rule.output_sizes) {
     return from_rule(op, rule, call);
   }
-  if (has_meta_kernel(op)) {
+  if (has_meta_kernel(op, rule)) {
     return from_meta_kernel(op, args, tensors, call);
   }
   return from_broadcasting(op, tensors, call);

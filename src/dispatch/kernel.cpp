@@ -45,14 +45,7 @@ void check_written(const OpInfo& op, Args args) {
       admit_plain_tensors(op, args);
       continue;
     }
-    TORCH_CHECK(
-        !distributed_meta(tensor).copied_view,
-        "[",
-        op.display_name,
-        "] writes into a view that had to be copied into another layout, so "
-        "that the write would not reach its base. Redistribute the base first "
-        "such that the viewed dimension is not sharded, or write into the "
-        "base");
+    check_writable(tensor, op.display_name);
   }
 }
 
@@ -69,9 +62,16 @@ void take_shard(c10::IValue& value) {
   }
 }
 
-bool is_copied_view(const c10::IValue& base) {
-  return base.isTensor() && is_dtensor(base.toTensor()) &&
-         distributed_meta(base.toTensor()).copied_view;
+// Whether the view of `base` that the op returns is a copy, and of what
+// version.
+CopiedAt copied_at(const OpPlan& plan, const c10::IValue& base) {
+  if (!base.isTensor() || !is_dtensor(base.toTensor())) {
+    return std::nullopt;
+  }
+  const auto& tensor = base.toTensor();
+  return plan.copies_view || distributed_meta(tensor).copied_at.has_value()
+             ? CopiedAt(version_of(tensor))
+             : std::nullopt;
 }
 
 // The common case: one shard lives here, it lies as the op wants it, there are
@@ -79,14 +79,14 @@ bool is_copied_view(const c10::IValue& base) {
 void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
   const size_t first = stack.size() - op.args.size();
   c10::SmallVector<c10::IValue, 2> originals;
-  bool copied = plan.copies_view;
+  CopiedAt copied;
   if (op.writes || op.is_view) {
     for (const auto& ret : op.returns) {
       const auto& argument = stack[first + ret.argument];
       if (ret.kind == ReturnInfo::Kind::Written) {
         originals.push_back(argument);
       } else if (ret.kind == ReturnInfo::Kind::View) {
-        copied |= is_copied_view(argument);
+        copied = copied_at(plan, argument);
       }
     }
   }
@@ -113,7 +113,7 @@ void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
       case ReturnInfo::Kind::Fresh:
       case ReturnInfo::Kind::View: {
         auto& spec = plan.outputs[next_output++];
-        if (spec != nullptr) {
+        if (spec != nullptr && value.toTensor().defined()) {
           Shards shard{std::move(value).toTensor()};
           if (plan.dtypes_unknown) {
             spec = with_dtype(*spec, shard[0].scalar_type());
@@ -188,7 +188,7 @@ class Results {
   }
 
   // The distributed results, in the order of the schema.
-  Stack wrap(OpPlan& plan, c10::ArrayRef<c10::IValue> args, bool copied) {
+  Stack wrap(OpPlan& plan, c10::ArrayRef<c10::IValue> args, CopiedAt copied) {
     Stack results;
     size_t next = 0;
     for (size_t r = 0; r < op_.returns.size(); ++r) {
@@ -212,10 +212,11 @@ class Results {
   }
 
  private:
-  at::Tensor wrap_one(OpPlan& plan, size_t index, bool copied) {
+  at::Tensor wrap_one(OpPlan& plan, size_t index, CopiedAt copied) {
     auto& spec = plan.outputs[index];
     auto& shards = shards_[index];
-    if (spec == nullptr) {
+    // A rule gives every result a shape, also one that a mask leaves out.
+    if (spec == nullptr || (!shards.empty() && !shards[0].defined())) {
       return {};
     }
     if (plan.dtypes_unknown && !shards.empty()) {
@@ -236,10 +237,11 @@ void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
   const auto call = call_tensors(op, args);
   const auto shards = arranged_shards(op, plan, call);
 
-  bool copied = plan.copies_view;
+  CopiedAt copied;
   for (const auto& ret : op.returns) {
-    copied |= ret.kind == ReturnInfo::Kind::View &&
-              is_copied_view(args[ret.argument]);
+    if (ret.kind == ReturnInfo::Kind::View) {
+      copied = copied_at(plan, args[ret.argument]);
+    }
   }
 
   Results results(op, plan);

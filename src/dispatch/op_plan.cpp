@@ -246,7 +246,7 @@ class Planner {
       auto steps = cached_redistribution(*spec, choice.inputs[i]);
       if (!steps->steps.empty()) {
         plan_->redistributions.push_back({i, spec, std::move(steps)});
-        arranged[i].strides = tessera::contiguous_strides(spec->sizes);
+        arranged[i].strides = row_major_strides(spec->sizes);
         plan_->copies_view |= op_.is_view;
       }
     }

@@ -121,11 +121,7 @@ void check_fillable(
       op,
       "] a plain tensor is filled from distributed arguments");
   const auto& meta = distributed_meta(self);
-  TORCH_CHECK(
-      !meta.copied_view,
-      "[",
-      op,
-      "] writes into a view that had to be copied into another layout");
+  check_writable(self, op);
   for (const auto& placement : meta.spec->placements) {
     TORCH_CHECK(
         !placement.is_partial(),

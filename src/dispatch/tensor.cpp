@@ -48,12 +48,38 @@ c10::DispatchKeySet distributed_keys(c10::DeviceType device) {
   }
 }
 
-at::Tensor make_distributed(SpecPtr spec, Shards shards, bool copied_view) {
+at::Tensor make_distributed(SpecPtr spec, Shards shards, CopiedAt copied_at) {
   const auto device = device_of(*spec, shards);
   return wrap_meta(
       c10::make_intrusive<DistributedMeta>(
-          std::move(spec), std::move(shards), copied_view),
+          std::move(spec), std::move(shards), copied_at),
       device);
+}
+
+uint32_t version_of(const at::Tensor& tensor) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  // Inference tensors do not count.
+  return impl->is_inference() ? 0 : impl->version_counter().current_version();
+}
+
+void check_current(const at::Tensor& distributed) {
+  const auto& copied_at = distributed_meta(distributed).copied_at;
+  TORCH_CHECK(
+      !copied_at.has_value() || *copied_at == version_of(distributed),
+      "a view of a distributed tensor had to be copied into another layout, "
+      "and "
+      "its base has been written since: the copy is out of date. Take the view "
+      "again after the write");
+}
+
+void check_writable(const at::Tensor& distributed, std::string_view caller) {
+  TORCH_CHECK(
+      !distributed_meta(distributed).copied_at.has_value(),
+      "[",
+      caller,
+      "] writes into a view that had to be copied into another layout, so that "
+      "the write would not reach its base. Redistribute the base first such "
+      "that the viewed dimension is not sharded, or write into the base");
 }
 
 at::Tensor make_alias(const at::Tensor& distributed) {

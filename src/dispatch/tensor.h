@@ -6,22 +6,29 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 
+#include <optional>
+#include <string_view>
+
 #include "comm/collectives.h"
 #include "tessera/spec.h"
 
 namespace tessera::detail {
 
+// Set on the result of a view op that had to be copied into another layout: the
+// version of its base at that time. A write into the copy would not reach the
+// base and is refused; after a write into the base the copy is out of date and
+// may not be read.
+using CopiedAt = std::optional<uint32_t>;
+
 // Immutable after it is made: tensors that are shallow copies share one.
 struct DistributedMeta final : c10::BackendMeta {
-  DistributedMeta(SpecPtr s, Shards parts, bool copy)
-      : spec(std::move(s)), shards(std::move(parts)), copied_view(copy) {}
+  DistributedMeta(SpecPtr s, Shards parts, CopiedAt copied)
+      : spec(std::move(s)), shards(std::move(parts)), copied_at(copied) {}
 
   const SpecPtr spec;
   // One for each of spec->mesh.local_positions().
   const Shards shards;
-  // True for the result of a view op that had to be copied into another layout:
-  // a write into it would not reach the base and is refused.
-  const bool copied_view;
+  const CopiedAt copied_at;
 };
 
 // The key set of distributed tensors whose shards are on `device`.
@@ -41,7 +48,15 @@ inline const DistributedMeta& distributed_meta(const at::Tensor& tensor) {
 
 // A distributed tensor that holds `shards`, laid out as `spec` says.
 at::Tensor make_distributed(
-    SpecPtr spec, Shards shards, bool copied_view = false);
+    SpecPtr spec, Shards shards, CopiedAt copied_at = std::nullopt);
+
+// How often a tensor (or what it is a view of) has been written.
+uint32_t version_of(const at::Tensor& tensor);
+
+// Throws c10::Error if the tensor is a copied view that is out of date.
+void check_current(const at::Tensor& distributed);
+// Throws c10::Error, tagged with `caller`, if it is a copied view at all.
+void check_writable(const at::Tensor& distributed, std::string_view caller);
 
 // A new tensor with the same meta, shards shared.
 at::Tensor make_alias(const at::Tensor& distributed);

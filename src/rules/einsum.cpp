@@ -70,6 +70,11 @@ class EinsumRule {
     const Sizes result = result_sizes(call);
     Rows rows;
     for (const char letter : formula_.letters) {
+      // Cutting one row leaves all ranks but the first with nothing to do, and
+      // views that take the dimension away would have to undo it.
+      if (size_of(formula_, letter, factors(call)) == 1) {
+        continue;
+      }
       const size_t at = formula_.result.find(letter);
       const bool summed = at == std::string::npos;
       Row row({}, {summed ? P(ReduceOp::Sum) : S(static_cast<int64_t>(at))});
@@ -99,16 +104,18 @@ class EinsumRule {
   }
 
   Sizes result_sizes(const OpCall& call) const {
-    const auto factors =
-        call.tensors().slice(biased_ ? 1 : 0, formula_.operands.size());
     Sizes sizes;
     for (const char letter : formula_.result) {
-      sizes.push_back(size_of(formula_, letter, factors));
+      sizes.push_back(size_of(formula_, letter, factors(call)));
     }
     return sizes;
   }
 
  private:
+  c10::ArrayRef<TensorArg> factors(const OpCall& call) const {
+    return call.tensors().slice(biased_ ? 1 : 0, formula_.operands.size());
+  }
+
   Formula formula_;
   bool biased_;
 };

@@ -118,6 +118,25 @@ Rows zero_rows(const OpCall& call) {
   return rows;
 }
 
+// Filling with zeros is linear in what is filled. The value decides, so that it
+// belongs in the cache's key.
+Rule masked_fill_rule() {
+  Rule rule = elementwise_rule([](const OpCall& call) {
+    Rows rows = pointwise_rows(call);
+    const auto value = call.argument("value").toScalar();
+    if (value.equal(0) && survives(call, "PR", /*keeps_integers=*/true)) {
+      for (const ReduceOp op : kLinearReductions) {
+        Rows linear;
+        add_rows(linear, call, "PR", op);
+        rows.push_back(place_outs(call, std::move(linear))[0]);
+      }
+    }
+    return rows;
+  });
+  rule.ignores_numbers = false;
+  return rule;
+}
+
 }  // namespace
 
 void add_linear_rules(RuleTable& table) {
@@ -163,6 +182,12 @@ void add_linear_rules(RuleTable& table) {
   table.add(
       {"aten::div.Tensor", "aten::div_.Tensor", "aten::div.out"},
       linear_rule({{"P1"}, /*keeps_integers=*/false}));
+
+  table.add(
+      {"aten::masked_fill.Scalar",
+       "aten::masked_fill.Scalar_out",
+       "aten::masked_fill_.Scalar"},
+      masked_fill_rule());
 
   // Three operands.
   table.add(

@@ -179,11 +179,11 @@ TEST(LocalStrides, KeepTheOrderOfDimensions) {
 TEST(LocalStrides, ContiguousStaysContiguous) {
   for (const Sizes& sizes :
        {Sizes{4, 1, 3}, Sizes{1, 4}, Sizes{4, 1}, Sizes{1, 1, 1}}) {
-    const Sizes global = contiguous_strides(sizes);
+    const Sizes global = row_major_strides(sizes);
     for (int64_t cut = 1; cut <= 4; ++cut) {
       Sizes local = sizes;
       local[0] = std::min(local[0], cut);
-      EXPECT_EQ(local_strides(local, global), contiguous_strides(local));
+      EXPECT_EQ(local_strides(local, global), row_major_strides(local));
     }
   }
   // The size-1 stride of a contiguous tensor may be anything.

@@ -129,11 +129,11 @@ TEST(Spec, Refuses) {
 }
 
 TEST(ContiguousStrides, AsATen) {
-  EXPECT_THAT(contiguous_strides({}), ElementsAre());
-  EXPECT_THAT(contiguous_strides({5}), ElementsAre(1));
-  EXPECT_THAT(contiguous_strides({2, 3, 4}), ElementsAre(12, 4, 1));
-  EXPECT_THAT(contiguous_strides({4, 1, 3}), ElementsAre(3, 3, 1));
-  EXPECT_THAT(contiguous_strides({2, 0, 3}), ElementsAre(3, 3, 1));
+  EXPECT_THAT(row_major_strides({}), ElementsAre());
+  EXPECT_THAT(row_major_strides({5}), ElementsAre(1));
+  EXPECT_THAT(row_major_strides({2, 3, 4}), ElementsAre(12, 4, 1));
+  EXPECT_THAT(row_major_strides({4, 1, 3}), ElementsAre(3, 3, 1));
+  EXPECT_THAT(row_major_strides({2, 0, 3}), ElementsAre(3, 3, 1));
 }
 
 TEST(NormalizePlacements, Accepts) {

@@ -6,13 +6,13 @@
 
 #include "tests/dispatch/full_value.h"
 
+namespace tessera {
 namespace {
 
-using namespace tessera;
-using testing::expect_value;
-using testing::laid_out;
-using testing::on_four_ranks;
-using testing::placements_of;
+using tessera::testing::expect_value;
+using tessera::testing::laid_out;
+using tessera::testing::on_four_ranks;
+using tessera::testing::placements_of;
 
 using Loss = std::function<at::Tensor(const at::Tensor&)>;
 
@@ -140,3 +140,4 @@ TEST(Backward, OfAShardedBatchReachesAReplicatedWeight) {
 }
 
 }  // namespace
+}  // namespace tessera

@@ -7,13 +7,13 @@
 
 #include "tests/dispatch/full_value.h"
 
+namespace tessera {
 namespace {
 
-using namespace tessera;
 using detail::PlanCache;
-using testing::expect_value;
-using testing::laid_out;
-using testing::on_four_ranks;
+using tessera::testing::expect_value;
+using tessera::testing::laid_out;
+using tessera::testing::on_four_ranks;
 
 using Call = std::function<at::Tensor(const at::Tensor&)>;
 
@@ -164,3 +164,4 @@ TEST(PlanCache, IsBounded) {
 }
 
 }  // namespace
+}  // namespace tessera

@@ -8,13 +8,13 @@
 
 #include "tests/dispatch/full_value.h"
 
+namespace tessera {
 namespace {
 
-using namespace tessera;
-using testing::expect_value;
-using testing::laid_out;
-using testing::on_four_ranks;
-using testing::placements_of;
+using tessera::testing::expect_value;
+using tessera::testing::laid_out;
+using tessera::testing::on_four_ranks;
+using tessera::testing::placements_of;
 
 class AutocastOnCpu {
  public:
@@ -140,3 +140,4 @@ TEST(Contexts, SeveralThreadsRunOpsAtOnce) {
 }
 
 }  // namespace
+}  // namespace tessera

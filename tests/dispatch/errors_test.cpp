@@ -5,15 +5,15 @@
 
 #include "tests/dispatch/full_value.h"
 
+namespace tessera {
 namespace {
 
-using namespace tessera;
+using tessera::testing::error_of;
+using tessera::testing::expect_value;
+using tessera::testing::laid_out;
+using tessera::testing::on_four_ranks;
 using ::testing::AllOf;
-using testing::error_of;
-using testing::expect_value;
 using ::testing::HasSubstr;
-using testing::laid_out;
-using testing::on_four_ranks;
 
 at::Tensor value() { return at::arange(30, at::kDouble).view({5, 6}) - 11; }
 
@@ -142,3 +142,4 @@ TEST(Errors, ItemReadsTheValue) {
 }
 
 }  // namespace
+}  // namespace tessera

@@ -5,16 +5,16 @@
 
 #include "tests/dispatch/full_value.h"
 
+namespace tessera {
 namespace {
 
-using namespace tessera;
+using tessera::testing::error_of;
+using tessera::testing::expect_value;
+using tessera::testing::laid_out;
+using tessera::testing::on_four_ranks;
+using tessera::testing::placements_of;
 using ::testing::AllOf;
-using testing::error_of;
-using testing::expect_value;
 using ::testing::HasSubstr;
-using testing::laid_out;
-using testing::on_four_ranks;
-using testing::placements_of;
 
 at::Tensor value() { return at::arange(30, at::kDouble).view({5, 6}) - 11; }
 
@@ -115,3 +115,4 @@ TEST(InPlace, CopyTakesAnyLayoutAndType) {
 }
 
 }  // namespace
+}  // namespace tessera

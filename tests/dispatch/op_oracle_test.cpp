@@ -8,10 +8,10 @@
 #include "testing/oracle.h"
 #include "testing/worlds.h"
 
+namespace tessera {
 namespace {
 
-using namespace tessera;
-using testing::Oracle;
+using tessera::testing::Oracle;
 
 // How many layouts to try for a sample. Over processes every one of them
 // communicates, and the simulated world has tried them all.
@@ -63,8 +63,14 @@ TEST_P(OpOracle, SamplesEqualOneDevice) {
   Tally tally;
   const bool ran = testing::with_mesh(GetParam(), [&](const DeviceMesh& mesh) {
     for (const auto& sample : testing::all_samples()) {
-      if (is_wanted(sample)) {
+      if (!is_wanted(sample)) {
+        continue;
+      }
+      try {
         check_sample(sample, mesh, tally);
+      } catch (const c10::Error& error) {
+        ADD_FAILURE() << sample.str() << ", on one device: "
+                      << error.what_without_backtrace();
       }
     }
   });
@@ -90,3 +96,4 @@ INSTANTIATE_TEST_SUITE_P(
     Meshes, OpOracle, ::testing::ValuesIn(testing::mesh_shapes()), mesh_name);
 
 }  // namespace
+}  // namespace tessera

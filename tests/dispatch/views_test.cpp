@@ -5,14 +5,14 @@
 
 #include "tests/dispatch/full_value.h"
 
+namespace tessera {
 namespace {
 
-using namespace tessera;
-using testing::error_of;
-using testing::expect_value;
+using tessera::testing::error_of;
+using tessera::testing::expect_value;
+using tessera::testing::on_four_ranks;
+using tessera::testing::placements_of;
 using ::testing::HasSubstr;
-using testing::on_four_ranks;
-using testing::placements_of;
 
 struct NamedView {
   const char* name;
@@ -181,3 +181,4 @@ TEST(Views, WrittenInPlaceThenBackward) {
 }
 
 }  // namespace
+}  // namespace tessera

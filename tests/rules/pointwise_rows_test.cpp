@@ -44,8 +44,18 @@ TEST(PointwiseRows, OpsWithoutTheTag) {
   EXPECT_EQ(
       rows("aten::fill_.Scalar", {tensor({4})}, {{"value", 1}}), "S(0)->S(0)");
   EXPECT_EQ(
-      rows("aten::masked_fill_.Scalar", {tensor({4}), tensor({4}, c10::kBool)}),
+      rows(
+          "aten::masked_fill_.Scalar",
+          {tensor({4}), tensor({4}, c10::kBool)},
+          {{"value", 1}}),
       "S(0),S(0)->S(0)");
+  // Zeros are linear.
+  EXPECT_EQ(
+      rows(
+          "aten::masked_fill_.Scalar",
+          {tensor({4}), tensor({4}, c10::kBool)},
+          {{"value", 0}}),
+      "S(0),S(0)->S(0) | P(sum),R->P(sum) | P(avg),R->P(avg)");
 }
 
 TEST(PointwiseRows, EqualNeedsWholeTensors) {

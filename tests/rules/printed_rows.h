@@ -14,7 +14,7 @@ namespace tessera::rule_tests {
 
 // A tensor argument of these sizes, contiguous.
 inline TensorArg tensor(Sizes sizes, c10::ScalarType dtype = c10::kFloat) {
-  Sizes strides = contiguous_strides(sizes);
+  Sizes strides = row_major_strides(sizes);
   return {std::move(sizes), std::move(strides), dtype, true};
 }
 
