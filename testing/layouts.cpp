@@ -215,6 +215,9 @@ DTensor laid_out(
   for (const int64_t position : mesh.local_positions()) {
     here.push_back(shards[position]);
   }
+  if (here.empty()) {
+    here.push_back(value);  // outside the mesh, where it only shows its kind
+  }
   FromLocalOptions options;
   options.shape = Sizes(value.sizes());
   options.stride = row_major_strides(value.sizes());

@@ -1,5 +1,6 @@
 // The main of test programs that run in both worlds. Over processes rank 0
 // reports as usual; the others report failures alone, with their rank.
+#include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,10 +35,17 @@ class FailuresOfRank : public testing::EmptyTestEventListener {
   const testing::TestInfo* test_ = nullptr;
 };
 
+// Every test draws the same numbers, on every rank.
+class SeedOfTest : public testing::EmptyTestEventListener {
+ public:
+  void OnTestStart(const testing::TestInfo&) override { at::manual_seed(1); }
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   testing::InitGoogleMock(&argc, argv);
+  testing::UnitTest::GetInstance()->listeners().Append(new SeedOfTest);
   if (tessera::testing::over_processes()) {
     auto& world = tessera::testing::test_world();
     if (world.rank() != 0) {

@@ -305,7 +305,14 @@ Oracle::Verdict Oracle::check(
       verdict.failure = "refused: " + message;
     }
   } catch (const c10::Error& error) {
-    verdict.failure = std::string("threw: ") + error.what_without_backtrace();
+    const std::string message = error.what_without_backtrace();
+    // A number that is no tensor cannot be had there.
+    verdict.refused =
+        mesh.local_positions().empty() &&
+        message.find("this rank is outside the mesh") != std::string::npos;
+    if (!verdict.refused) {
+      verdict.failure = "threw: " + message;
+    }
   } catch (const std::exception& error) {
     verdict.failure = std::string("threw: ") + error.what();
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "rules/pointwise.h"
@@ -252,6 +253,22 @@ std::vector<Placed> input_layouts(const Case& trial) {
   return layouts;
 }
 
+bool any_empty(const std::vector<Placed>& sets) {
+  return std::any_of(
+      sets.begin(), sets.end(), [](const Placed& set) { return set.empty(); });
+}
+
+// An op in place leaves what it writes, its first tensor, where it lies.
+void keep_written_layouts(
+    const OpCall& call, const Placed& in, std::vector<Placed>& right) {
+  const auto& arguments = call.schema().arguments();
+  if (!arguments.empty() && is_written(arguments[0])) {
+    std::erase_if(right[0], [&](const Placement& placement) {
+      return placement != in[0];
+    });
+  }
+}
+
 // The placements of each result that are right for these inputs; nullopt if
 // some result has none. Local arguments need to know the result's placement, so
 // each is tried as all results'.
@@ -286,12 +303,8 @@ std::optional<std::vector<Placed>> right_outputs(
       // These parts are none that the op takes.
     }
   }
-  for (const auto& placements : right) {
-    if (placements.empty()) {
-      return std::nullopt;
-    }
-  }
-  return right;
+  keep_written_layouts(trial.call(), in, right);
+  return any_empty(right) ? std::nullopt : std::optional(std::move(right));
 }
 
 void keep_common(std::vector<Placed>& left, const std::vector<Placed>& right) {
@@ -301,11 +314,6 @@ void keep_common(std::vector<Placed>& left, const std::vector<Placed>& right) {
              right[o].end();
     });
   }
-}
-
-bool any_empty(const std::vector<Placed>& sets) {
-  return std::any_of(
-      sets.begin(), sets.end(), [](const Placed& set) { return set.empty(); });
 }
 
 // Whether all inputs that are cut are cut evenly.
@@ -395,6 +403,41 @@ void find_wrong(
   }
 }
 
+// Kernels that read tensors as if their shapes agreed, without a check: parts
+// that do not agree would be read and written past their end.
+bool is_unchecked(const std::string& op) {
+  static const std::set<std::string> ops = {
+      "aten::_log_softmax_backward_data",
+      "aten::_softmax_backward_data",
+      "aten::embedding_dense_backward",
+      "aten::log_sigmoid_backward",
+  };
+  return ops.count(op) != 0;
+}
+
+// Whether dimensions that are as long in two tensors are as long in their
+// parts, and indices are those of the whole.
+bool cut_alike(const Case& trial, const Placed& in) {
+  const auto& tensors = trial.tensors();
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (in[i].is_partial() &&
+        c10::isIntegralType(tensors[i].scalar_type(), /*includeBool=*/true)) {
+      return false;
+    }
+    for (size_t k = 0; k < in.size(); ++k) {
+      if (!in[i].is_shard() || !tensors[k].defined()) {
+        continue;
+      }
+      const int64_t d = in[i].dim();
+      if (d < tensors[k].dim() && tensors[k].size(d) == tensors[i].size(d) &&
+          !in[k].is_shard(d)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 void find_missing(
     const Sample& sample,
     const std::vector<Case>& cases,
@@ -402,7 +445,8 @@ void find_missing(
     c10::ArrayRef<DeviceMesh> meshes,
     Report& report) {
   for (const auto& in : input_layouts(cases[0])) {
-    if (has_row(rows, cases[0], in)) {
+    if (has_row(rows, cases[0], in) ||
+        (is_unchecked(sample.op) && !cut_alike(cases[0], in))) {
       continue;
     }
     ++report.combinations;

@@ -44,7 +44,8 @@ class TESSERA_API DTensor : public at::Tensor {
       const DeviceMesh& mesh,
       PlacementsRef placements = {},
       const FromLocalOptions& options = {});
-  // As above, from one shard for each of mesh.local_positions().
+  // As above, from one shard for each of mesh.local_positions(). A rank outside
+  // the mesh passes one tensor that shows the shards' dtype and dimensions.
   static DTensor from_local(
       at::TensorList locals,
       const DeviceMesh& mesh,

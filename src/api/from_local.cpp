@@ -137,14 +137,17 @@ at::Tensor from_local(
     const DeviceMesh& mesh,
     PlacementsRef given_placements,
     const FromLocalOptions& options) {
-  const size_t expected = shared ? 1 : mesh.local_positions().size();
+  // A rank outside the mesh holds no shard, but says of what kind they are.
+  const size_t here = mesh.local_positions().size();
+  const bool one_for_all = shared || (here == 0 && locals.size() == 1);
+  const size_t expected = one_for_all ? 1 : here;
   TORCH_CHECK_VALUE(
       locals.size() == expected && !locals.empty(),
       kFromLocal,
       "got ",
       locals.size(),
       " shards, but ",
-      expected,
+      here,
       " ranks of ",
       mesh.str(),
       " live in this process");
@@ -172,23 +175,24 @@ at::Tensor from_local(
   auto spec =
       Spec::make(mesh, placements, shape, strides, locals[0].scalar_type());
   if (!options.run_check) {
-    check_shapes(locals, shared, mesh, placements, shape);
-    return from_shards(std::move(spec), locals, shared);
+    check_shapes(locals, one_for_all, mesh, placements, shape);
+    return from_shards(std::move(spec), locals, one_for_all);
   }
   CommCauseGuard cause("from_local");
-  compare_over_ranks(locals, shared, mesh, placements, shape);
+  compare_over_ranks(locals, one_for_all, mesh, placements, shape);
   if (std::any_of(placements.begin(), placements.end(), [](const auto& p) {
         return p.is_replicate();
       })) {
     // The value becomes the first replica's; the gradient goes to each rank's
     // own tensor all the same.
     c10::NoGradGuard no_grad;
-    const auto replicas = broadcast_replicas(locals, shared, mesh, placements);
+    const auto replicas =
+        broadcast_replicas(locals, one_for_all, mesh, placements);
     for (size_t i = 0; i < locals.size(); ++i) {
       locals[i].detach().copy_(replicas[i]);
     }
   }
-  return from_shards(std::move(spec), locals, shared);
+  return from_shards(std::move(spec), locals, one_for_all);
 }
 
 }  // namespace tessera::detail

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/ones.h>
 
 namespace tessera::detail {
 
@@ -21,15 +22,19 @@ bool has_meta_kernel(const OpInfo& op, const Rule& rule) {
                              has(Key::CompositeImplicitAutograd)));
 }
 
+// `x + 1` promotes by the number's kind, not by its dtype.
+void keep_wrapped_number(const at::Tensor& tensor, const at::Tensor& original) {
+  if (original.unsafeGetTensorImpl()->is_wrapped_number()) {
+    tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+}
+
 at::Tensor meta_tensor(const TensorArg& arg, const at::Tensor& original) {
   auto meta = at::empty_strided(
       arg.sizes,
       arg.strides,
       at::TensorOptions().dtype(arg.dtype).device(c10::kMeta));
-  // `x + 1` promotes by the number's kind, not by its dtype.
-  if (original.unsafeGetTensorImpl()->is_wrapped_number()) {
-    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
-  }
+  keep_wrapped_number(meta, original);
   return meta;
 }
 
@@ -86,16 +91,47 @@ InferredOutputs from_meta_kernel(
   return outputs;
 }
 
-InferredOutputs same_for_all(const OpInfo& op, const InferredOutput& output) {
-  InferredOutputs outputs;
-  outputs.returns.assign(op.returns.size(), {output});
-  outputs.dtypes_known = false;
-  return outputs;
+// The dtypes of an elementwise op's results, from the op itself on tensors of
+// one element. Undefined where it cannot be asked.
+std::vector<c10::ScalarType> probed_dtypes(
+    const OpInfo& op,
+    c10::ArrayRef<c10::IValue> args,
+    const CallTensors& tensors,
+    const OpCall& call) {
+  std::vector<c10::ScalarType> dtypes(
+      op.returns.size(), c10::ScalarType::Undefined);
+  if (op.writes) {
+    return dtypes;
+  }
+  std::vector<at::Tensor> probes(call.tensor_count());
+  for (size_t i = 0; i < probes.size(); ++i) {
+    if (call.tensor(i).defined) {
+      const Sizes one(call.tensor(i).dim(), 1);
+      probes[i] = at::ones(one, at::TensorOptions(call.tensor(i).dtype));
+      keep_wrapped_number(probes[i], tensors.tensors[i]);
+    }
+  }
+  torch::jit::Stack stack(args.begin(), args.end());
+  put_tensors(stack, tensors.slots, probes);
+  try {
+    op.handle.callBoxed(&stack);
+  } catch (const c10::Error&) {
+    return dtypes;  // the call on the shards will say what is wrong
+  }
+  for (size_t r = 0; r < dtypes.size(); ++r) {
+    if (stack[r].isTensor() && stack[r].toTensor().defined()) {
+      dtypes[r] = stack[r].toTensor().scalar_type();
+    }
+  }
+  return dtypes;
 }
 
 // What TensorIterator would allocate for these inputs.
 InferredOutputs from_broadcasting(
-    const OpInfo& op, const CallTensors& tensors, const OpCall& call) {
+    const OpInfo& op,
+    c10::ArrayRef<c10::IValue> args,
+    const CallTensors& tensors,
+    const OpCall& call) {
   const auto metas = meta_tensors(tensors, call);
   at::TensorIteratorConfig config;
   config.set_check_mem_overlap(false)
@@ -103,20 +139,23 @@ InferredOutputs from_broadcasting(
       .check_all_same_device(false)
       .declare_static_dtype_and_device(c10::kFloat, c10::kMeta)
       .add_owned_output(at::Tensor());
-  auto dtype = c10::ScalarType::Undefined;
   for (size_t i = 0; i < metas.size(); ++i) {
     const bool is_output =
         op.handle.schema().arguments()[tensors.slots[i].argument].is_out();
     if (metas[i].defined() && !is_output) {
       config.add_owned_const_input(metas[i]);
-      dtype = dtype == c10::ScalarType::Undefined
-                  ? metas[i].scalar_type()
-                  : c10::promoteTypes(dtype, metas[i].scalar_type());
     }
   }
-  auto output = inferred(config.build().output(0));
-  output.dtype = dtype;
-  return same_for_all(op, output);
+  const auto output = inferred(config.build().output(0));
+  InferredOutputs outputs;
+  for (const auto dtype : probed_dtypes(op, args, tensors, call)) {
+    auto result = output;
+    const bool known = dtype != c10::ScalarType::Undefined;
+    result.dtype = known ? dtype : call.tensor(0).dtype;
+    outputs.dtypes_known &= known;
+    outputs.returns.push_back({std::move(result)});
+  }
+  return outputs;
 }
 
 InferredOutputs from_rule(
@@ -164,7 +203,7 @@ InferredOutputs infer_outputs(
   if (has_meta_kernel(op, rule)) {
     return from_meta_kernel(op, args, tensors, call);
   }
-  return from_broadcasting(op, tensors, call);
+  return from_broadcasting(op, args, tensors, call);
 }
 
 }  // namespace tessera::detail

@@ -194,6 +194,13 @@ class Results {
     for (size_t r = 0; r < op_.returns.size(); ++r) {
       const auto& info = op_.returns[r];
       if (info.kind == ReturnInfo::Kind::NotATensor) {
+        TORCH_CHECK(
+            !plan.mesh.local_positions().empty(),
+            "[",
+            op_.display_name,
+            "] this rank is outside the mesh ",
+            plan.mesh.str(),
+            " and holds no value");
         results.push_back(std::move(plain_[r]));
       } else if (info.kind == ReturnInfo::Kind::Written) {
         results.push_back(args[info.argument]);

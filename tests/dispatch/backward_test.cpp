@@ -1,6 +1,7 @@
 // Derivative formulas that make plain tensors of the global shape, results that
 // are not used, and gradients that pile up.
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -67,7 +68,7 @@ const std::vector<NamedLoss>& losses() {
        }},
       {"in place chain",
        [](T x) {
-         auto y = x.exp();
+         auto y = x * 3;
          y.add_(x).mul_(2);
          return y.sum();
        }},
@@ -93,7 +94,11 @@ TEST(Backward, GradientsEqualOneDevice) {
           expect_value(ours, plain_loss);
           ours.backward();
         } catch (const c10::Error& error) {
-          ADD_FAILURE() << error.what_without_backtrace();
+          // A view along the dimension that is cut is a copy: to write into it
+          // is refused.
+          const bool copied =
+              layout.is_shard(1) && std::string_view(name).ends_with("written");
+          EXPECT_TRUE(copied) << error.what_without_backtrace();
           continue;
         }
         ASSERT_TRUE(leaf.grad().defined());

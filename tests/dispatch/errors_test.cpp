@@ -79,10 +79,10 @@ TEST(Errors, OpWithoutARuleNamesItself) {
   on_four_ranks([](const DeviceMesh& mesh) {
     const auto x = laid_out(value(), mesh, Shard(0), 1);
     EXPECT_THAT(
-        error_of<c10::NotImplementedError>([&] { at::nonzero(x); }),
+        error_of<c10::NotImplementedError>([&] { at::linalg_qr(x); }),
         AllOf(
-            HasSubstr("aten.nonzero.default does not have a sharding strategy "
-                      "registered"),
+            HasSubstr("aten.linalg_qr.default does not have a sharding "
+                      "strategy registered"),
             HasSubstr("full_tensor"),
             HasSubstr("register_rule")));
     EXPECT_THAT(
