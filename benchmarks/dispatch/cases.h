@@ -12,7 +12,8 @@ namespace tessera::bench {
 
 struct Case {
   std::string name;
-  std::function<void()> plain;  // empty where plain tensors have no such op
+  std::function<void()>
+      plain;  // does nothing where plain tensors have no such op
   std::function<void()> ours;
 };
 

@@ -59,6 +59,9 @@ def make_calls(mesh):
     theirs["from_local"] = lambda: DTensor.from_local(shard, mesh, placements)
     theirs["to_local"] = lambda: x.to_local()
     theirs["redistribute"] = lambda: x.redistribute(mesh, placements)
+    # Plain tensors have no such ops: the cost of calling anything at all.
+    for name in ["from_local", "to_local", "redistribute"]:
+        plain[name] = lambda: None
     calls = {f"{name}/plain": op for name, op in plain.items()}
     calls |= {f"{name}/torch": op for name, op in theirs.items()}
     return calls

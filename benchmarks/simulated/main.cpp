@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
 
 #include <string>
@@ -35,6 +36,9 @@ std::vector<at::Tensor> shards(int64_t ranks) {
 // Results are kept until all ranks have theirs, as a distributed tensor does.
 void plain(benchmark::State& state, Op op, int64_t ranks) {
   const auto inputs = shards(ranks);
+  // As in a program without distributed tensors, whose ops leave it switched
+  // on.
+  c10::AutogradState::get_tls_state().set_view_replay_enabled(false);
   for (auto iteration : state) {
     static_cast<void>(iteration);
     c10::SmallVector<at::Tensor, 1> results;

@@ -103,7 +103,7 @@ void check_device_type(const char* caller, std::string_view device_type) {
   try {
     known = !c10::Device(std::string(device_type)).has_index();
   } catch (const c10::Error&) {
-    // Not a device at all; reported below, as a wrong value of ours.
+    known = false;  // not a device at all; reported below as a wrong value
   }
   TORCH_CHECK_VALUE(
       known,

@@ -3,6 +3,7 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 
 namespace tessera::detail {
 
@@ -91,8 +92,11 @@ InferredOutputs from_meta_kernel(
   return outputs;
 }
 
-// The dtypes of an elementwise op's results, from the op itself on tensors of
-// one element. Undefined where it cannot be asked.
+constexpr int64_t kMaxProbe = 1024;
+
+// The dtypes of the results, from the op itself on small tensors: of the call's
+// shapes, if those are small, otherwise of one element. Undefined where it
+// cannot be asked.
 std::vector<c10::ScalarType> probed_dtypes(
     const OpInfo& op,
     c10::ArrayRef<c10::IValue> args,
@@ -106,8 +110,14 @@ std::vector<c10::ScalarType> probed_dtypes(
   std::vector<at::Tensor> probes(call.tensor_count());
   for (size_t i = 0; i < probes.size(); ++i) {
     if (call.tensor(i).defined) {
-      const Sizes one(call.tensor(i).dim(), 1);
-      probes[i] = at::ones(one, at::TensorOptions(call.tensor(i).dtype));
+      const auto& sizes = call.tensor(i).sizes;
+      const bool small = c10::multiply_integers(sizes) <= kMaxProbe;
+      const Sizes shape = small ? sizes : Sizes(sizes.size(), 1);
+      // Integers may be indices: 0 is always one.
+      const auto dtype = call.tensor(i).dtype;
+      probes[i] = c10::isIntegralType(dtype, /*includeBool=*/true)
+                      ? at::zeros(shape, at::TensorOptions(dtype))
+                      : at::ones(shape, at::TensorOptions(dtype));
       keep_wrapped_number(probes[i], tensors.tensors[i]);
     }
   }
@@ -124,6 +134,20 @@ std::vector<c10::ScalarType> probed_dtypes(
     }
   }
   return dtypes;
+}
+
+// Gives each return its dtype; what is not known is guessed.
+void set_dtypes(
+    InferredOutputs& outputs,
+    c10::ArrayRef<c10::ScalarType> dtypes,
+    const OpCall& call) {
+  for (size_t r = 0; r < dtypes.size(); ++r) {
+    const bool known = dtypes[r] != c10::ScalarType::Undefined;
+    outputs.dtypes_known &= known;
+    for (auto& output : outputs.returns[r]) {
+      output.dtype = known ? dtypes[r] : call.tensor(0).dtype;
+    }
+  }
 }
 
 // What TensorIterator would allocate for these inputs.
@@ -148,18 +172,17 @@ InferredOutputs from_broadcasting(
   }
   const auto output = inferred(config.build().output(0));
   InferredOutputs outputs;
-  for (const auto dtype : probed_dtypes(op, args, tensors, call)) {
-    auto result = output;
-    const bool known = dtype != c10::ScalarType::Undefined;
-    result.dtype = known ? dtype : call.tensor(0).dtype;
-    outputs.dtypes_known &= known;
-    outputs.returns.push_back({std::move(result)});
-  }
+  outputs.returns.assign(op.returns.size(), {output});
+  set_dtypes(outputs, probed_dtypes(op, args, tensors, call), call);
   return outputs;
 }
 
 InferredOutputs from_rule(
-    const OpInfo& op, const Rule& rule, const OpCall& call) {
+    const OpInfo& op,
+    const Rule& rule,
+    c10::ArrayRef<c10::IValue> args,
+    const CallTensors& tensors,
+    const OpCall& call) {
   const auto sizes = rule.output_sizes(call);
   TORCH_INTERNAL_ASSERT(
       sizes.size() == op.returns.size(),
@@ -171,11 +194,11 @@ InferredOutputs from_rule(
       op.returns.size(),
       " results");
   InferredOutputs outputs;
-  outputs.dtypes_known = false;
   for (const auto& size : sizes) {
     outputs.returns.push_back({InferredOutput{
-        true, size, row_major_strides(size), call.tensor(0).dtype}});
+        true, size, row_major_strides(size), c10::ScalarType::Undefined}});
   }
+  set_dtypes(outputs, probed_dtypes(op, args, tensors, call), call);
   return outputs;
 }
 
@@ -198,7 +221,7 @@ InferredOutputs infer_outputs(
       " has neither a meta kernel nor output_sizes in its rule: the shape of "
       "its result is unknown");
   if (rule.output_sizes) {
-    return from_rule(op, rule, call);
+    return from_rule(op, rule, args, tensors, call);
   }
   if (has_meta_kernel(op, rule)) {
     return from_meta_kernel(op, args, tensors, call);

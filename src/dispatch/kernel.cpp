@@ -7,6 +7,7 @@
 
 #include "comm/comm_event.h"
 #include "dispatch/call_key.h"
+#include "dispatch/learn_dtypes.h"
 #include "dispatch/op_plan.h"
 #include "dispatch/plain_args.h"
 #include "dispatch/plan_cache.h"
@@ -255,6 +256,9 @@ void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
   Stack local;
   std::vector<at::Tensor> tensors(call.tensors.size());
   const size_t count = plan.mesh.local_positions().size();
+  if (plan.dtypes_unknown && (count == 0 || plan.without_data)) {
+    learn_dtypes(op, plan, args);
+  }
   for (size_t k = 0; k < count; ++k) {
     if (plan.without_data) {
       results.take_empty(plan, plan.mesh.local_positions()[k]);

@@ -97,7 +97,7 @@ Path path_between(const Placement& from, const Placement& to) {
   if (const auto kind = single_step(from, to)) {
     return {*kind, std::nullopt};
   }
-  return {*single_step(from, Replicate()), *single_step(Replicate(), to)};
+  return {*single_step(from, Replicate()), single_step(Replicate(), to)};
 }
 
 // The plan where only mesh dimension `m` differs and nothing is in its way.

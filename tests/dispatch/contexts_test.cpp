@@ -93,6 +93,11 @@ TEST(Contexts, MetaShardsHaveShapesAndNoValues) {
     EXPECT_EQ(y.sizes(), (std::vector<int64_t>{6, 4}));
     EXPECT_EQ(placements_of(y), "[S(0)]");
     EXPECT_EQ(y.sum().sizes(), at::IntArrayRef());
+    // An op without a meta kernel: its dtypes are those of real tensors.
+    const auto [values, positions] = x.median(1);
+    EXPECT_EQ(values.scalar_type(), at::kFloat);
+    EXPECT_EQ(positions.scalar_type(), at::kLong);
+    EXPECT_EQ(positions.sizes(), at::IntArrayRef({6}));
     // Real shards of the same layout.
     const auto real =
         at::empty_like(x, at::TensorOptions().device(at::kCPU)).fill_(2);

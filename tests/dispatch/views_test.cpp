@@ -105,6 +105,31 @@ TEST(Views, WriteToTheBaseIsSeenInTheViewOrReadingRaises) {
   });
 }
 
+// What was written before the view was made is in it.
+TEST(Views, OfABaseThatWasWrittenBefore) {
+  on_four_ranks([](const DeviceMesh& mesh) {
+    const auto check = [&] {
+      for (const auto& view : views()) {
+        for (const auto& layout : layouts()) {
+          SCOPED_TRACE(std::string(view.name) + " of " + layout.str());
+          const auto plain = at::arange(48, at::kDouble).view({8, 6});
+          const auto base = distribute_tensor(plain, mesh, layout);
+          base.add_(1).mul_(2);
+          const auto part = view.make(base);
+          expect_value(part + part, view.make((plain + 1) * 2) * 2);
+        }
+      }
+    };
+    check();
+    {
+      const c10::NoGradGuard no_grad;
+      check();
+    }
+    const c10::InferenceMode inference;
+    check();
+  });
+}
+
 // On ones(8, 3), cut along dimension 0.
 TEST(Views, WritesThatOthersLose) {
   on_four_ranks([](const DeviceMesh& mesh) {
