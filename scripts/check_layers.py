@@ -36,6 +36,7 @@ PUBLIC = {
     "shard_math.h": "core",
     "rule.h": "rules",
     "world.h": "comm",
+    "process_group.h": "comm",
     "dtensor.h": "dispatch",
 }
 

@@ -298,6 +298,7 @@ const std::vector<Sample>& all_samples() {
     add_join_samples(*all);
     add_copy_samples(*all);
     add_nn_samples(*all);
+    add_part_samples(*all);
     return all;
   }();
   return *samples;

@@ -123,6 +123,7 @@ void add_view_samples(Samples& samples);
 void add_join_samples(Samples& samples);
 void add_copy_samples(Samples& samples);
 void add_nn_samples(Samples& samples);
+void add_part_samples(Samples& samples);
 
 // Whether the dispatcher knows "aten::exp_" or "aten::exp.out".
 bool op_exists(const std::string& op);

@@ -4,10 +4,19 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>
 
+#include <string>
+#include <string_view>
+
 #include "tessera/dtensor.h"
 #include "tessera/export.h"
 
 namespace tessera {
+
+// A mesh of the ranks that an n-d integer tensor arranges.
+TESSERA_API DeviceMesh device_mesh(
+    std::string_view device_type,
+    const at::Tensor& ranks,
+    c10::ArrayRef<std::string> dim_names = {});
 
 struct DistributeOptions {
   // The caller knows that every rank holds the same value: each takes its part

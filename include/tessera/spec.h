@@ -62,6 +62,10 @@ TESSERA_API size_t live_spec_count();
 
 TESSERA_API Sizes row_major_strides(SizesRef sizes);
 
+// Whether pending reductions on several mesh dimensions give the same in any
+// order: Sum and Avg do with each other, each kind with itself.
+TESSERA_API bool reductions_commute(PlacementsRef placements);
+
 // Makes shard dims non-negative. Throws c10::ValueError, tagged with `caller`,
 // if there is not one placement a mesh dimension, a shard dim is out of range
 // for a tensor of `ndim` dimensions, or reductions are pending whose order

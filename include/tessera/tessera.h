@@ -7,6 +7,7 @@
 #include "tessera/mesh.h"
 #include "tessera/module.h"
 #include "tessera/placement.h"
+#include "tessera/process_group.h"
 #include "tessera/rule.h"
 #include "tessera/shard_math.h"
 #include "tessera/spec.h"

@@ -60,13 +60,8 @@ Shards deal_out(const Spec& spec, const at::Tensor& value) {
 Shards cut_out(const Spec& spec, const at::Tensor& value) {
   Shards shards;
   for (const int64_t position : spec.mesh.local_positions()) {
-    auto part = value;
-    for (int64_t d = 0; d < spec.dim(); ++d) {
-      const auto range =
-          local_range(spec.sizes[d], d, spec.mesh, spec.placements, position);
-      part = part.narrow(d, range.begin, range.size);
-    }
-    shards.push_back(part);
+    shards.push_back(
+        detail::cut_shard(value, spec.mesh, spec.placements, position));
   }
   return shards;
 }
@@ -155,6 +150,23 @@ void check_leaf(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+DeviceMesh device_mesh(
+    std::string_view device_type,
+    const at::Tensor& ranks,
+    c10::ArrayRef<std::string> dim_names) {
+  TORCH_CHECK_VALUE(
+      ranks.defined() && ranks.dim() > 0 &&
+          c10::isIntegralType(ranks.scalar_type(), /*includeBool=*/false),
+      "[device_mesh] expected a tensor of integers with at least one "
+      "dimension");
+  const auto list = ranks.to(at::kCPU, at::kLong).contiguous();
+  return DeviceMesh(
+      device_type,
+      {list.const_data_ptr<int64_t>(), static_cast<size_t>(list.numel())},
+      list.sizes(),
+      dim_names);
+}
 
 DTensor distribute_tensor(
     const at::Tensor& tensor,

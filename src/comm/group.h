@@ -36,6 +36,9 @@ class Group {
   int64_t coordinate() const { return coordinate_; }
   const std::vector<int64_t>& ranks() const { return ranks_; }
   const BackendTraits& traits() const { return backend_.traits; }
+  const c10::intrusive_ptr<c10d::Backend>& backend() const {
+    return backend_.backend;
+  }
 
   // Collectives of one group follow each other.
   std::mutex& mutex() { return mutex_; }

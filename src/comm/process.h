@@ -60,6 +60,9 @@ class ProcessCollectives final : public Collectives {
   // Waits until every rank of the world has come here.
   void barrier();
 
+  // The connection of this rank's group. Requires: this rank is in the mesh.
+  c10::intrusive_ptr<c10d::Backend> backend(MeshDim at);
+
  private:
   // The group of these ranks, connected at its first use by its members alone.
   Group& group(const std::vector<int64_t>& ranks, const Call& call);

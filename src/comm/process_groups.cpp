@@ -14,6 +14,7 @@
 #include "comm/errors.h"
 #include "comm/process.h"
 #include "comm/rendezvous.h"
+#include "tessera/process_group.h"
 
 namespace tessera::detail {
 
@@ -66,6 +67,10 @@ Group& ProcessCollectives::group(MeshDim at, const Call& call) {
     ranks.push_back(all[position]);
   }
   return group(ranks, call);
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessCollectives::backend(MeshDim at) {
+  return group(at, call("get_group", at)).backend();
 }
 
 Group& ProcessCollectives::group(
@@ -161,3 +166,30 @@ void ProcessCollectives::barrier() {
 }
 
 }  // namespace tessera::detail
+
+namespace tessera {
+
+c10::intrusive_ptr<c10d::Backend> get_group(
+    const DeviceMesh& mesh, int64_t dim) {
+  const int64_t wrapped = dim < 0 ? dim + mesh.ndim() : dim;
+  TORCH_CHECK_INDEX(
+      wrapped >= 0 && wrapped < mesh.ndim(),
+      "[get_group] dimension ",
+      dim,
+      " is out of range for ",
+      mesh.str());
+  auto* processes =
+      dynamic_cast<detail::ProcessCollectives*>(&detail::collectives(mesh));
+  TORCH_CHECK(
+      processes != nullptr,
+      "[get_group] all ranks of ",
+      mesh.str(),
+      " live in this process: a simulated world has no process groups");
+  TORCH_CHECK(
+      !mesh.local_positions().empty(),
+      "[get_group] this rank is outside ",
+      mesh.str());
+  return processes->backend({mesh, wrapped});
+}
+
+}  // namespace tessera

@@ -68,38 +68,15 @@ void check_spec(
   normalize_placements(placements, mesh, ndim, kCaller);
 }
 
-// Whether pending reductions by `a` and by `b`, on two mesh dimensions, give
-// the same in either order.
-bool commute(ReduceOp a, ReduceOp b) {
-  const auto linear = [](ReduceOp op) {
-    return op == ReduceOp::Sum || op == ReduceOp::Avg;
-  };
-  return a == b || (linear(a) && linear(b));
-}
-
 void check_reductions_commute(PlacementsRef placements, const char* caller) {
-  const Placement* first = nullptr;
-  for (const Placement& placement : placements) {
-    if (!placement.is_partial()) {
-      continue;
-    }
-    if (first == nullptr) {
-      first = &placement;
-      continue;
-    }
-    // One comparison each is enough: commute() is an equivalence.
-    TORCH_CHECK_VALUE(
-        commute(first->reduce_op(), placement.reduce_op()),
-        "[",
-        caller,
-        "] the placements ",
-        to_string(placements),
-        " hold pending reductions by ",
-        to_string(first->reduce_op()),
-        " and by ",
-        to_string(placement.reduce_op()),
-        ", whose order would matter; redistribute one of them first");
-  }
+  TORCH_CHECK_VALUE(
+      reductions_commute(placements),
+      "[",
+      caller,
+      "] the placements ",
+      to_string(placements),
+      " hold pending reductions of different kinds, whose order would matter: "
+      "expected one kind (sum and avg go together)");
 }
 
 }  // namespace
@@ -171,6 +148,26 @@ Sizes row_major_strides(SizesRef sizes) {
     stride *= std::max<int64_t>(sizes[d], 1);
   }
   return strides;
+}
+
+bool reductions_commute(PlacementsRef placements) {
+  const auto linear = [](ReduceOp op) {
+    return op == ReduceOp::Sum || op == ReduceOp::Avg;
+  };
+  const Placement* first = nullptr;
+  for (const Placement& placement : placements) {
+    if (!placement.is_partial()) {
+      continue;
+    }
+    if (first == nullptr) {
+      first = &placement;
+    } else if (
+        first->reduce_op() != placement.reduce_op() &&
+        !(linear(first->reduce_op()) && linear(placement.reduce_op()))) {
+      return false;
+    }
+  }
+  return true;
 }
 
 Placements normalize_placements(

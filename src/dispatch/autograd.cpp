@@ -164,13 +164,8 @@ at::Tensor grad_in_layout(
   auto spec = Spec::make(mesh, placements, grad.sizes(), grad.scalar_type());
   Shards shards;
   for (const int64_t position : mesh.local_positions()) {
-    auto part = grad;
-    for (int64_t d = 0; d < grad.dim(); ++d) {
-      const auto range =
-          local_range(grad.size(d), d, mesh, placements, position);
-      part = part.narrow(d, range.begin, range.size);
-    }
-    shards.push_back(part.clone(at::MemoryFormat::Contiguous));
+    shards.push_back(cut_shard(grad, mesh, placements, position)
+                         .clone(at::MemoryFormat::Contiguous));
   }
   return make_distributed(std::move(spec), std::move(shards));
 }

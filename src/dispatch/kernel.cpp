@@ -83,11 +83,10 @@ void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
   CopiedAt copied;
   if (op.writes || op.is_view) {
     for (const auto& ret : op.returns) {
-      const auto& argument = stack[first + ret.argument];
       if (ret.kind == ReturnInfo::Kind::Written) {
-        originals.push_back(argument);
+        originals.push_back(stack[first + ret.argument]);
       } else if (ret.kind == ReturnInfo::Kind::View) {
-        copied = copied_at(plan, argument);
+        copied = copied_at(plan, stack[first + ret.argument]);
       }
     }
   }

@@ -266,16 +266,6 @@ at::Tensor& random_(at::Tensor& self, Generator generator) {
   return random_from_to_(self, 0, end, std::move(generator));
 }
 
-at::Tensor empty_like_with(
-    const at::Tensor& self,
-    std::optional<at::ScalarType> dtype,
-    std::optional<at::Layout> layout,
-    std::optional<at::Device> device,
-    std::optional<bool> pin_memory,
-    std::optional<at::MemoryFormat> memory_format) {
-  return at::empty_like(self, dtype, layout, device, pin_memory, memory_format);
-}
-
 template <
     at::Tensor& (*kFill)(at::Tensor&, double, double, Generator),
     int kFrom>
@@ -287,7 +277,7 @@ at::Tensor filled_like(
     std::optional<bool> pin_memory,
     std::optional<at::MemoryFormat> memory_format) {
   auto out =
-      empty_like_with(self, dtype, layout, device, pin_memory, memory_format);
+      at::empty_like(self, dtype, layout, device, pin_memory, memory_format);
   return kFill(out, kFrom, 1, std::nullopt);
 }
 

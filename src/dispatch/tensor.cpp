@@ -99,6 +99,20 @@ void become(const at::Tensor& tensor, const at::Tensor& distributed) {
   }
 }
 
+at::Tensor cut_shard(
+    const at::Tensor& value,
+    const DeviceMesh& mesh,
+    PlacementsRef placements,
+    int64_t position) {
+  auto part = value;
+  for (int64_t d = 0; d < value.dim(); ++d) {
+    const auto range =
+        local_range(value.size(d), d, mesh, placements, position);
+    part = part.narrow(d, range.begin, range.size);
+  }
+  return part;
+}
+
 at::Tensor empty_shard(const Spec& spec, int64_t position, c10::Device device) {
   const auto shape =
       local_shape(spec.sizes, spec.mesh, spec.placements, position);

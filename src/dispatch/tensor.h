@@ -65,7 +65,15 @@ at::Tensor make_alias(const at::Tensor& distributed);
 // that hold it go on with it. Keeps requires_grad and the version counter.
 void become(const at::Tensor& tensor, const at::Tensor& distributed);
 
-// The local shard's shape as the layout has it, and an empty shard of it.
+// The part of a plain tensor that `position` holds under `placements`, as a
+// view of it.
+at::Tensor cut_shard(
+    const at::Tensor& value,
+    const DeviceMesh& mesh,
+    PlacementsRef placements,
+    int64_t position);
+
+// An empty shard of the shape that the layout gives `position`.
 at::Tensor empty_shard(const Spec& spec, int64_t position, c10::Device device);
 
 // Throws an internal error unless the shards fit the spec. For debug checks.

@@ -180,26 +180,6 @@ std::string RedistributePlan::str() const {
   return text;
 }
 
-bool reductions_commute(PlacementsRef placements) {
-  const auto linear = [](ReduceOp op) {
-    return op == ReduceOp::Sum || op == ReduceOp::Avg;
-  };
-  const Placement* first = nullptr;
-  for (const Placement& placement : placements) {
-    if (!placement.is_partial()) {
-      continue;
-    }
-    if (first == nullptr) {
-      first = &placement;
-    } else if (
-        first->reduce_op() != placement.reduce_op() &&
-        !(linear(first->reduce_op()) && linear(placement.reduce_op()))) {
-      return false;
-    }
-  }
-  return true;
-}
-
 bool can_redistribute(
     const DeviceMesh& mesh, PlacementsRef from, PlacementsRef to) {
   const c10::ArrayRef<int64_t> shape = mesh.shape();

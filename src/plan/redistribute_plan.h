@@ -63,10 +63,6 @@ RedistributePlan plan_redistribution(
 bool can_redistribute(
     const DeviceMesh& mesh, PlacementsRef from, PlacementsRef to);
 
-// Whether pending reductions on several mesh dimensions give the same in any
-// order, as normalize_placements demands.
-bool reductions_commute(PlacementsRef placements);
-
 // The cost of plan_redistribution's plan, without the plan where that is
 // cheaper to find (on 1-d meshes). Requires: can_redistribute().
 double redistribution_cost(const Spec& from, PlacementsRef to);

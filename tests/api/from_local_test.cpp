@@ -132,7 +132,7 @@ TEST(FromLocal, RefusesWhatDoesNotFit) {
       ts::DTensor::from_local(torch::ones({2}), mesh, many);
     });
     const std::vector<at::Tensor> too_many(
-        mesh.local_positions().size() + 1, torch::ones({2}));
+        mesh.local_positions().size() + 2, torch::ones({2}));
     throws_saying<c10::ValueError>("live in this process", [&] {
       ts::DTensor::from_local(too_many, mesh, replicated);
     });
