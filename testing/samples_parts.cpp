@@ -76,10 +76,14 @@ void add_elementwise(Samples& samples) {
   add("aten::min.out", {x, t({5, 3})});
   add("aten::max.unary_out", {x});
   add("aten::min.unary_out", {x});
-  add("aten::max.dim_max", {x, 0});
-  add("aten::min.dim_min", {x, 0});
-  add("aten::median.dim_values", {x, 0});
-  add("aten::nanmedian.dim_values", {x, 0});
+  // Two tensors are written, which must lie alike.
+  for (const char* op :
+       {"max.dim_max",
+        "min.dim_min",
+        "median.dim_values",
+        "nanmedian.dim_values"}) {
+    samples.push_back({std::string("aten::") + op, {x, 0}, "", true, true});
+  }
   add("aten::nanmedian.dim", {x, 0});
   add("aten::nanmedian", {x});
   add("aten::prod.int_out", {x, 0});

@@ -35,8 +35,8 @@ class TESSERA_API DTensor : public at::Tensor {
   explicit DTensor(at::Tensor tensor);
 
   // A distributed tensor of this rank's `local` shard; without placements a
-  // replicated one. Differentiable. In a
-  // simulated world every rank holds `local`. Does not communicate unless
+  // replicated one. Differentiable. In a simulated world every rank holds
+  // `local`, all but the first as a copy. Does not communicate unless
   // options.run_check. Throws c10::ValueError where shard, placements and shape
   // do not fit together.
   static DTensor from_local(

@@ -5,6 +5,8 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <unordered_set>
+
 #include "comm/comm_event.h"
 #include "dispatch/plain_args.h"
 #include "dispatch/run_steps.h"
@@ -69,18 +71,33 @@ void save_layout(AutogradContext* ctx, SpecPtr spec, Placements grad) {
       c10::make_intrusive<Layout>(std::move(spec), std::move(grad)));
 }
 
+// The shards of one tensor for all ranks, or of a tensor a rank. In a simulated
+// world no two of them may share memory: what is written into one rank's shard
+// would be seen, and written again, by another. The first keeps the caller's.
+Shards separate_shards(const Spec& spec, at::TensorList locals, bool shared) {
+  Shards shards(locals.begin(), locals.end());
+  if (shared) {
+    shards.resize(spec.mesh.local_positions().size(), locals[0]);
+  }
+  std::unordered_set<const c10::StorageImpl*> seen;
+  for (size_t i = 0; i < shards.size() && shards.size() > 1; ++i) {
+    if (shards[i].has_storage() &&
+        !seen.insert(shards[i].storage().unsafeGetStorageImpl()).second) {
+      shards[i] = shards[i].detach().clone();
+    }
+  }
+  return shards;
+}
+
 class FromShards : public torch::autograd::Function<FromShards> {
  public:
   static at::Tensor forward(
       AutogradContext* ctx, SpecPtr spec, bool shared, at::TensorList locals) {
     save_layout(ctx, spec, grad_placements_of(spec->placements));
     ctx->saved_data["shared"] = shared;
-    Shards shards;
-    for (const auto& local : locals) {
-      shards.push_back(local.detach());
-    }
-    if (shared) {
-      shards.resize(spec->mesh.local_positions().size(), shards[0]);
+    auto shards = separate_shards(*spec, locals, shared);
+    for (auto& shard : shards) {
+      shard = shard.detach();
     }
     return make_distributed(std::move(spec), std::move(shards));
   }
@@ -132,6 +149,9 @@ class ToShards : public torch::autograd::Function<ToShards> {
                 layout.grad,
                 spec.mesh.local_positions()[i]),
             at::TensorOptions().dtype(spec.dtype));
+      } else if (!grads[i].is_non_overlapping_and_dense()) {
+        // An expanded gradient: the layout promises memory of its own.
+        grads[i] = grads[i].contiguous();
       }
     }
     return {from_shards(grad_spec, grads, false), at::Tensor()};
@@ -184,10 +204,7 @@ at::Tensor from_shards(SpecPtr spec, at::TensorList shards, bool shared) {
   if (records(shards)) {
     return FromShards::apply(std::move(spec), shared, shards);
   }
-  Shards parts(shards.begin(), shards.end());
-  if (shared) {
-    parts.resize(spec->mesh.local_positions().size(), shards[0]);
-  }
+  auto parts = separate_shards(*spec, shards, shared);
   return make_distributed(std::move(spec), std::move(parts));
 }
 

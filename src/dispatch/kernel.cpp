@@ -142,7 +142,9 @@ std::vector<Shards> arranged_shards(
   if (!plan.redistributions.empty()) {
     CommCauseGuard cause(op.name);
     // A view of a slice that aliases could not be viewed further.
-    const auto slices = op.is_view ? Slices::Copy : Slices::Alias;
+    const auto slices = op.is_view               ? Slices::Copy
+                        : op.rule()->elementwise ? Slices::Alias
+                                                 : Slices::Contiguous;
     for (const auto& [i, from, steps] : plan.redistributions) {
       shards[i] = run_steps(
           plan.mesh, from->sizes, *steps, std::move(shards[i]), slices);

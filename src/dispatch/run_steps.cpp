@@ -44,9 +44,17 @@ Shards slice(
     const auto held = local_range(sizes[dim], dim, mesh, step.before, position);
     const auto kept = local_range(sizes[dim], dim, mesh, step.after, position);
     auto part = in[i].narrow(dim, kept.begin - held.begin, kept.size);
-    out.push_back(
-        slices == Slices::Alias ? std::move(part)
-                                : part.clone(at::MemoryFormat::Contiguous));
+    switch (slices) {
+      case Slices::Alias:
+        break;
+      case Slices::Contiguous:
+        part = part.contiguous();
+        break;
+      case Slices::Copy:
+        part = part.clone(at::MemoryFormat::Contiguous);
+        break;
+    }
+    out.push_back(std::move(part));
   }
   return out;
 }

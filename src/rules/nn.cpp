@@ -113,9 +113,13 @@ Rows nll_loss_backward_rows(const OpCall& call) {
 }  // namespace
 
 void add_nn_rules(RuleTable& table) {
+  table.add({"aten::_softmax", "aten::_log_softmax"}, rule_of(dimwise_rows));
+  // Its meta kernel is made of ops that have none.
   table.add(
-      {"aten::_softmax", "aten::_log_softmax", "aten::_safe_softmax"},
-      rule_of(dimwise_rows));
+      "aten::_safe_softmax",
+      rule_of(dimwise_rows, [](const OpCall& call) -> std::vector<Sizes> {
+        return {call.tensor(0).sizes};
+      }));
   table.add(
       {"aten::_softmax_backward_data", "aten::_log_softmax_backward_data"},
       rule_of(softmax_backward_rows));

@@ -192,6 +192,44 @@ TEST(FromLocal, ASharedTensorGetsEachTermOnce) {
   });
 }
 
+TEST(FromLocal, WritesHappenOnceWhereRanksShareATensor) {
+  for_each_mesh([](const ts::DeviceMesh& mesh) {
+    if (outside(mesh)) {
+      return;
+    }
+    auto one = ts::DTensor::from_local(torch::zeros({3}), mesh);
+    one.add_(1);
+    EXPECT_TRUE(one.full_tensor().equal(torch::ones({3})));
+    const std::vector<at::Tensor> same(
+        mesh.local_positions().size(), torch::zeros({3}));
+    auto many = ts::DTensor::from_local(same, mesh);
+    many.add_(1);
+    EXPECT_TRUE(many.full_tensor().equal(torch::ones({3})));
+  });
+}
+
+TEST(Shards, GradientsOfSeveralPassesPileUpOnce) {
+  for_each_mesh([](const ts::DeviceMesh& mesh) {
+    if (outside(mesh) || mesh.ndim() != 1) {
+      return;
+    }
+    auto d = ts::distribute_tensor(
+        torch::ones({2 * mesh.size(), 2}).requires_grad_(),
+        mesh,
+        {ts::Shard(0)});
+    for (int pass = 1; pass <= 3; ++pass) {
+      // One gradient for all shards: autograd hands the same tensor to each.
+      at::Tensor sum;
+      for (const auto& shard : d.shards()) {
+        sum = sum.defined() ? sum + shard : shard;
+      }
+      sum.sum().backward();
+      EXPECT_TRUE(ts::DTensor(d.grad()).full_tensor().equal(
+          torch::full({2 * mesh.size(), 2}, static_cast<double>(pass))));
+    }
+  });
+}
+
 TEST(Shards, AreDifferentiable) {
   for_each_mesh([](const ts::DeviceMesh& mesh) {
     if (outside(mesh)) {
