@@ -20,6 +20,7 @@ MOST_RATIO = {
     **{op: 2.0 for op in ["add", "mul", "relu", "mm", "sum"]},
     **{op: 3.0 for op in ["detach", "view", "t"]}}
 LEAST_GAIN = 10.0
+NO_PLAIN = ["from_local", "to_local", "redistribute"]
 MOST_MISS_US = 100.0
 
 
@@ -58,7 +59,7 @@ def instructions(command, count):
 
 
 def minus(a, b):
-    return None if a is None else a - (b or 0)
+    return None if a is None or b is None else a - b
 
 
 def time_table(ops, ours, torch):
@@ -70,7 +71,8 @@ def time_table(ops, ours, torch):
         torch_plain = torch.get(f"{op}/plain")
         theirs = torch.get(f"{op}/torch")
         torch_added = minus(theirs, torch_plain)
-        ratio = mine / plain if plain else None
+        # Where plain tensors have no such op, plain is an empty call.
+        ratio = mine / plain if op not in NO_PLAIN else None
         gain = torch_added / max(added, 1) if torch_added else None
         goal = MOST_RATIO.get(op)
         figures[op] = dict(
@@ -108,7 +110,7 @@ def instruction_table(ops, counts):
 
 def miss_table(ours, torch):
     rows = []
-    for name in ours:
+    for name in sorted(ours):
         if not name.startswith("miss/"):
             continue
         _, op, ranks = name.removesuffix("/manual_time").split("/")

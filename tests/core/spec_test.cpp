@@ -203,7 +203,7 @@ TEST(NormalizePlacements, Refuses) {
   }
   EXPECT_THAT(
       message({MaskPartial({4}, 0), Partial("max"), Replicate()}, 2),
-      HasSubstr("by sum and by max"));
+      HasSubstr("order would matter"));
 }
 
 }  // namespace

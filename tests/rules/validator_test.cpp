@@ -169,6 +169,9 @@ TEST_F(Validator, EveryRuleHasASample) {
       "aten::new_empty",
       "aten::new_empty_strided"};
   for (const auto& name : detail::rule_table().names()) {
+    if (name.rfind("aten::", 0) != 0) {
+      continue;  // registered by another test
+    }
     EXPECT_EQ(sampled.count(name) + exempt.count(name), 1)
         << name << " has a rule but no sample";
   }
