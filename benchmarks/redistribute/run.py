@@ -13,7 +13,7 @@ sys.path.insert(0, str(HERE.parent))
 import report  # noqa: E402
 
 MOST_OF_RAW = 1.15
-MOST_OF_TORCH = {"S(0)->S(1)": 1 / 3}
+MOST_OF_TORCH = {"S(0)->S(1)": 0.33}
 
 
 def launch(args, command):
@@ -34,7 +34,9 @@ def extend(into, times):
 
 
 def summary(samples):
-    return f"{min(samples):.0f} / {statistics.median(samples):.0f}"
+    def text(value):
+        return f"{value:.1f}" if value < 10 else f"{value:.0f}"
+    return f"{text(min(samples))} / {text(statistics.median(samples))}"
 
 
 def main():
