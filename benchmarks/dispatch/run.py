@@ -83,7 +83,8 @@ def time_table(ops, ours, torch):
             report.verdict(ratio, goal) if goal else ratio, added,
             torch_plain and torch_plain / 1000, theirs and theirs / 1000,
             torch_added and torch_added / 1000,
-            gain and f"{gain:.0f}x ({'ok' if gain >= LEAST_GAIN else 'MISSED'})"])
+            gain and f"{gain:.0f}x "
+            f"({'ok' if gain >= LEAST_GAIN else 'MISSED'})"])
     headings = ["op", "plain ns", "ours ns", "ratio", "added ns",
                 "torch plain us", "torch DTensor us", "torch added us",
                 "torch added / ours"]
