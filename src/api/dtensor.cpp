@@ -1,6 +1,7 @@
 #include "tessera/dtensor.h"
 
 #include <ATen/core/Formatting.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include <ostream>
@@ -81,6 +82,11 @@ at::Tensor DTensor::to_local(std::optional<Placements> grad_placements) const {
       count,
       " ranks live in this process (the world is simulated): use shard(rank) "
       "or shards()");
+  if (!grad_placements.has_value() &&
+      !(at::GradMode::is_enabled() && requires_grad())) {
+    detail::check_current(*this);
+    return distributed_meta(*this).shards[0];
+  }
   return detail::to_shards(
       *this, grad_layout(*this, grad_placements, "to_local"))[0];
 }

@@ -6,6 +6,7 @@
 #include <ATen/ops/unsqueeze.h>
 
 #include "dispatch/tensor.h"
+#include "dispatch/view_kernel.h"
 
 namespace tessera::detail {
 
@@ -48,6 +49,7 @@ at::Tensor& transpose_(at::Tensor& self, int64_t dim0, int64_t dim1) {
 void register_handwritten(torch::Library& aten) {
   aten.impl("detach", &detach);
   aten.impl("alias", &detach);
+  aten.impl("view", &view);
   aten.impl("squeeze_", &squeeze_);
   aten.impl("squeeze_.dim", &squeeze_dim_);
   aten.impl("squeeze_.dims", &squeeze_dims_);

@@ -1,7 +1,6 @@
 #include "dispatch/kernel.h"
 
 #include <c10/core/AutogradState.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <unordered_map>
 
@@ -20,19 +19,6 @@ namespace {
 
 using torch::jit::Stack;
 using Args = c10::ArrayRef<c10::IValue>;
-
-constexpr auto kAboveLocalOps =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-    c10::autocast_dispatch_keyset;
-
-// What holds while local ops run: no autograd, no autocast, and views that are
-// replayed rather than made anew with as_strided, which shards cannot follow.
-struct LocalOpGuard {
-  LocalOpGuard() {
-    c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
-  }
-  c10::impl::ExcludeDispatchKeyGuard exclude{kAboveLocalOps};
-};
 
 // Before an op writes: plain tensors are converted or refused, and so are views
 // that do not reach their base.
@@ -63,6 +49,19 @@ void take_shard(c10::IValue& value) {
   }
 }
 
+// The same for a list of tensors. The caller's list is shared: a new one takes
+// its place.
+void take_shards(c10::IValue& value) {
+  const auto tensors = value.toListRef();
+  c10::impl::GenericList shards(value.toList().elementType());
+  shards.reserve(tensors.size());
+  for (auto element : tensors) {
+    take_shard(element);
+    shards.push_back(std::move(element));
+  }
+  value = std::move(shards);
+}
+
 // Whether the view of `base` that the op returns is a copy, and of what
 // version.
 CopiedAt copied_at(const OpPlan& plan, const c10::IValue& base) {
@@ -75,8 +74,9 @@ CopiedAt copied_at(const OpPlan& plan, const c10::IValue& base) {
              : std::nullopt;
 }
 
-// The common case: one shard lives here, it lies as the op wants it, there are
-// no lists. The arguments are exchanged for their shards where they stand.
+// The common case: one shard lives here, it lies as the op wants it, the op
+// returns no list. The arguments are exchanged for their shards where they
+// stand.
 void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
   const size_t first = stack.size() - op.args.size();
   c10::SmallVector<c10::IValue, 2> originals;
@@ -91,7 +91,11 @@ void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
     }
   }
   for (const auto& slot : plan.slots) {
-    take_shard(stack[first + slot.argument]);
+    if (slot.element < 0) {
+      take_shard(stack[first + slot.argument]);
+    } else if (slot.element == 0) {
+      take_shards(stack[first + slot.argument]);
+    }
   }
   if (!plan.local_arguments.empty()) {
     for (const auto& [index, value] : plan.local_arguments[0]) {
@@ -114,9 +118,9 @@ void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
       case ReturnInfo::Kind::View: {
         auto& spec = plan.outputs[next_output++];
         if (spec != nullptr && value.toTensor().defined()) {
-          Shards shard{std::move(value).toTensor()};
+          auto shard = std::move(value).toTensor();
           if (plan.dtypes_unknown) {
-            spec = with_dtype(*spec, shard[0].scalar_type());
+            spec = with_dtype(*spec, shard.scalar_type());
           }
           value = make_distributed(spec, std::move(shard), copied);
         }
@@ -286,7 +290,7 @@ void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
 
 void execute(const OpInfo& op, OpPlan& plan, Stack& stack) {
   if (plan.mesh.local_positions().size() == 1 && plan.redistributions.empty() &&
-      !op.has_lists && !plan.without_data) {
+      !op.returns_list && !plan.without_data) {
     run_on_one_shard(op, plan, stack);
   } else {
     run_on_shards(op, plan, stack);
@@ -295,8 +299,27 @@ void execute(const OpInfo& op, OpPlan& plan, Stack& stack) {
 
 }  // namespace
 
+// Autograd makes a view that was written anew with as_strided, which shards
+// cannot follow, unless it recorded how to replay it. It looks at this state
+// after our kernel, so it stays set; but recording slows views down, plain ones
+// too, and those made without gradients are never made anew.
+void record_views() {
+  // Who had it set before us keeps it. Never taken back: a backward pass
+  // restores the state that it found, which may be ours.
+  thread_local bool ours = false;
+  auto& state = c10::AutogradState::get_tls_state();
+  if (!state.get_grad_mode()) {
+    if (ours) {
+      state.set_view_replay_enabled(false);
+    }
+  } else if (!state.get_view_replay_enabled()) {
+    ours = true;
+    state.set_view_replay_enabled(true);
+  }
+}
+
 void run_op(const OpInfo& op, Stack* stack) {
-  const LocalOpGuard guard;
+  const LocalOpGuard guard(op.is_view);
   const Args args(
       stack->data() + stack->size() - op.args.size(), op.args.size());
   if (op.writes) {

@@ -3,10 +3,29 @@
 
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "dispatch/op_info.h"
 
 namespace tessera::detail {
+
+// Tells autograd whether to record how to replay the view that is being made.
+void record_views();
+
+// What holds while local ops run: no autograd and no autocast.
+class LocalOpGuard {
+ public:
+  explicit LocalOpGuard(bool is_view) {
+    if (is_view) {
+      record_views();
+    }
+  }
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard exclude_{
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+      c10::autocast_dispatch_keyset};
+};
 
 // Takes the op's arguments from the stack, leaves its results there.
 void run_op(const OpInfo& op, torch::jit::Stack* stack);

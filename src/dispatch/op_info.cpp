@@ -84,7 +84,6 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
   const auto& schema = op.schema();
   for (const auto& argument : schema.arguments()) {
     args.push_back(kind_of(argument.type()));
-    has_lists |= args.back() == ArgKind::TensorList;
     const auto* alias = argument.alias_info();
     written_args.push_back(alias != nullptr && alias->isWrite());
     writes |= written_args.back();
@@ -93,7 +92,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
   for (const auto& ret : schema.returns()) {
     returns.push_back(return_info(schema, ret));
     is_view |= returns.back().kind == ReturnInfo::Kind::View;
-    has_lists |= returns.back().is_list;
+    returns_list |= returns.back().is_list;
     only_writes &= returns.back().kind == ReturnInfo::Kind::Written;
   }
 }

@@ -39,9 +39,9 @@ struct OpInfo {
   c10::SmallVector<ArgKind, 8> args;
   c10::SmallVector<bool, 8> written_args;
   c10::SmallVector<ReturnInfo, 2> returns;
-  bool writes = false;       // some argument is written
-  bool is_view = false;      // some result aliases an argument unwritten
-  bool has_lists = false;    // among arguments or results
+  bool writes = false;   // some argument is written
+  bool is_view = false;  // some result aliases an argument unwritten
+  bool returns_list = false;
   bool only_writes = false;  // every result is a written argument
 
   // The op's rule: its own, or the pointwise one if ATen tags it so; nullptr

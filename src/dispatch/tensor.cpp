@@ -56,6 +56,15 @@ at::Tensor make_distributed(SpecPtr spec, Shards shards, CopiedAt copied_at) {
       device);
 }
 
+at::Tensor make_distributed(
+    SpecPtr spec, at::Tensor shard, CopiedAt copied_at) {
+  const auto device = shard.device();
+  return wrap_meta(
+      c10::make_intrusive<DistributedMeta>(
+          std::move(spec), std::move(shard), copied_at),
+      device);
+}
+
 uint32_t version_of(const at::Tensor& tensor) {
   auto* impl = tensor.unsafeGetTensorImpl();
   // Inference tensors do not count.

@@ -24,11 +24,20 @@ using CopiedAt = std::optional<uint32_t>;
 struct DistributedMeta final : c10::BackendMeta {
   DistributedMeta(SpecPtr s, Shards parts, CopiedAt copied)
       : spec(std::move(s)), shards(std::move(parts)), copied_at(copied) {}
+  DistributedMeta(SpecPtr s, at::Tensor part, CopiedAt copied)
+      : spec(std::move(s)), shards(only(std::move(part))), copied_at(copied) {}
 
   const SpecPtr spec;
   // One for each of spec->mesh.local_positions().
   const Shards shards;
   const CopiedAt copied_at;
+
+ private:
+  static Shards only(at::Tensor part) {
+    Shards shards;
+    shards.push_back(std::move(part));
+    return shards;
+  }
 };
 
 // The key set of distributed tensors whose shards are on `device`.
@@ -49,6 +58,9 @@ inline const DistributedMeta& distributed_meta(const at::Tensor& tensor) {
 // A distributed tensor that holds `shards`, laid out as `spec` says.
 at::Tensor make_distributed(
     SpecPtr spec, Shards shards, CopiedAt copied_at = std::nullopt);
+// As above, of the one shard that lives here.
+at::Tensor make_distributed(
+    SpecPtr spec, at::Tensor shard, CopiedAt copied_at = std::nullopt);
 
 // How often a tensor (or what it is a view of) has been written.
 uint32_t version_of(const at::Tensor& tensor);

@@ -159,6 +159,9 @@ class StepSearch {
         if (*kind == Step::Kind::ToPartial && !commutes(placements, m, to)) {
           continue;
         }
+        if (placements[m].is_partial() && !next_to_reduce(state, m)) {
+          continue;
+        }
         const double cost =
             here.cost + step_cost(*kind, bytes, mesh_.shape()[m]);
         const size_t next = state + c * strides_[m] - own * strides_[m];
@@ -170,6 +173,20 @@ class StepSearch {
         }
       }
     }
+  }
+
+  // Whether no earlier mesh dimension has a reduction to do before this one's.
+  // Sums are rounded: taken in one order, a value has the same bits in
+  // whichever layout it ends up, and formulas that compare it with itself
+  // (the backward of max) hold.
+  bool next_to_reduce(size_t state, size_t m) const {
+    for (size_t earlier = 0; earlier < m; ++earlier) {
+      const Placement& now = candidates_[earlier][digit(state, earlier)];
+      if (now.is_partial() && digit(state, earlier) != digit(to_, earlier)) {
+        return false;
+      }
+    }
+    return true;
   }
 
   static bool commutes(

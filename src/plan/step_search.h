@@ -21,6 +21,7 @@ bool free_to_change(PlacementsRef placements, size_t m, const Placement& to);
 // is a list of placements; a mesh dimension may take Replicate, its first and
 // its last placement, and a shard of any tensor dimension that is cut first or
 // last. Those that lie alike in both and stand in nobody's way stay put.
+// Pending reductions are carried out in the order of the mesh dimensions.
 // Requires: mesh dimensions of size 1 are Replicate in both; `to` holds no
 // MaskPartial but those of `from`.
 RedistributePlan search_steps(

@@ -186,6 +186,9 @@ TEST(RedistributePlan, TwoDims_NestedShards) {
           {"[P(sum), P(sum)]->[S(0), S(0)]",
            "reduce_scatter(op=sum, dim=0, mesh_dim=0); "
            "reduce_scatter(op=sum, dim=0, mesh_dim=1)"},
+          {"[P(sum), P(sum)]->[R, S(0)]",
+           "all_reduce(op=sum, mesh_dim=0); "
+           "reduce_scatter(op=sum, dim=0, mesh_dim=1)"},
           {"[S(0), S(0)]->[S(1), S(1)]",
            "all_gather(dim=0, mesh_dim=1); all_to_all(dim=0->1, mesh_dim=0); "
            "slice(dim=1, mesh_dim=1)"},

@@ -144,6 +144,12 @@ double edge(const Problem& p, const Placements& a, const Placements& b) {
   if (changed != 1 || !legal_nesting(a, b, ndim) || !reductions_commute(b)) {
     return kNone;
   }
+  // Reductions are carried out in the order of the mesh dimensions.
+  for (size_t e = 0; e < m && a[m].is_partial(); ++e) {
+    if (a[e].is_partial() && a[e] != p.to[e]) {
+      return kNone;
+    }
+  }
   for (const Step::Kind kind : kKinds) {
     if (legal_kind(kind, a[m], b[m])) {
       return step_cost(
