@@ -13,7 +13,8 @@ BUILD = build/$(PRESET)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo test asan tsan bench lint tidy format clean
+.PHONY: help setup configure build demo test asan tsan bench python lint tidy
+.PHONY: format clean
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -43,7 +44,12 @@ tsan: ## The simulated-world tests under the thread sanitizer
 	ctest --preset tsan -j $(JOBS)
 
 bench: ## Build the benchmarks (build/bench/benchmarks/bench_*)
+	@scripts/setup.sh --bench
 	@$(MAKE) --no-print-directory build PRESET=bench
+
+python: setup ## Build the Python package (PYTHONPATH=build/dev/python)
+	cmake --preset $(PRESET) -DTESSERA_PYTHON_MODULE=ON
+	cmake --build $(BUILD) -j $(JOBS) --target tessera_python
 
 lint: setup tidy ## Format, layers and clang-tidy
 	scripts/format.sh --check

@@ -38,6 +38,7 @@ PUBLIC = {
     "world.h": "comm",
     "process_group.h": "comm",
     "dtensor.h": "dispatch",
+    "embedding.h": "dispatch",
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')

@@ -2,15 +2,25 @@
 # Installs what is missing to build and test on Debian or Ubuntu: packages by
 # apt-get (as root or with sudo), and .venv with the pinned Python packages. A
 # libtorch in CMAKE_PREFIX_PATH is taken instead of the one from PyPI. Run again,
-# it finds everything there and does nothing.
+# it finds everything there and does nothing. With --bench also what only the
+# benchmarks need.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=(
   g++ make cmake ninja-build ccache python3 python3-venv
-  libgtest-dev libgmock-dev libbenchmark-dev libgloo-dev
-  libcli11-dev nlohmann-json3-dev
+  libgtest-dev libgmock-dev libgloo-dev
 )
+case "${1:-}" in
+  "") ;;
+  --bench)
+    packages+=(libbenchmark-dev libcli11-dev nlohmann-json3-dev valgrind)
+    ;;
+  *)
+    echo "usage: scripts/setup.sh [--bench]" >&2
+    exit 2
+    ;;
+esac
 
 install_packages() {
   if ! command -v dpkg-query >/dev/null; then

@@ -242,6 +242,29 @@ std::vector<Placement> possible_placements(
   return placements;
 }
 
+std::vector<Placements> layouts(
+    const DeviceMesh& mesh, int64_t ndim, std::optional<ReduceOp> pending) {
+  std::vector<Placement> choices{Replicate()};
+  for (int64_t d = 0; d < ndim; ++d) {
+    choices.push_back(Shard(d));
+  }
+  if (pending.has_value()) {
+    choices.push_back(Partial(*pending));
+  }
+  std::vector<Placements> all{{}};
+  for (int64_t m = 0; m < mesh.ndim(); ++m) {
+    std::vector<Placements> longer;
+    for (const auto& start : all) {
+      for (const auto& choice : choices) {
+        longer.push_back(start);
+        longer.back().push_back(choice);
+      }
+    }
+    all = std::move(longer);
+  }
+  return all;
+}
+
 Placements random_layout(
     const at::Tensor& value, const DeviceMesh& mesh, std::mt19937_64& random) {
   const auto choices = possible_placements(value, random());

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -42,6 +43,13 @@ DTensor laid_out(
 // each dimension, a pending sum, and another reduction that the seed picks.
 std::vector<Placement> possible_placements(
     const at::Tensor& value, uint64_t seed);
+
+// Every assignment of R, S(d) and, if asked, one kind of Partial to the mesh
+// dimensions, for a tensor of `ndim` dimensions.
+std::vector<Placements> layouts(
+    const DeviceMesh& mesh,
+    int64_t ndim,
+    std::optional<ReduceOp> pending = std::nullopt);
 
 // A layout on a mesh of any rank, drawn at random; reductions commute.
 Placements random_layout(

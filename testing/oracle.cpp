@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "dispatch/tensor.h"
+#include "testing/worlds.h"
 
 namespace tessera::testing {
 
@@ -122,7 +123,7 @@ std::string compare_tensor(
     return error.what_without_backtrace();
   }
   const auto full = DTensor(actual.detach()).full_tensor();
-  if (mesh.local_positions().empty()) {
+  if (outside(mesh)) {
     return "";  // this rank takes no part
   }
   auto text = difference(full, expected.detach(), precision);
@@ -266,8 +267,7 @@ std::string Oracle::compare(
     text = compare_all(
         "written", actual.written, expected_.written, mesh, precision_);
   }
-  if (text.empty() && actual.numbers != expected_.numbers &&
-      !mesh.local_positions().empty()) {
+  if (text.empty() && actual.numbers != expected_.numbers && !outside(mesh)) {
     text = "a number differs";
   }
   return text;
@@ -308,7 +308,7 @@ Oracle::Verdict Oracle::check(
     const std::string message = error.what_without_backtrace();
     // A number that is no tensor cannot be had there.
     verdict.refused =
-        mesh.local_positions().empty() &&
+        outside(mesh) &&
         message.find("this rank is outside the mesh") != std::string::npos;
     if (!verdict.refused) {
       verdict.failure = "threw: " + message;

@@ -44,6 +44,7 @@ double placed(double unit, Values values) {
     case Values::Integers:
     case Values::Indices:
     case Values::Permutation:
+    case Values::Offsets:
       break;
   }
   return unit;
@@ -62,6 +63,10 @@ at::Tensor whole_numbers(
       recipe.values == Values::Integers ? recipe.bound : recipe.bound - 1;
   std::uniform_int_distribution<int64_t> draw(low, high);
   std::generate(data, data + count, [&] { return draw(random); });
+  if (recipe.values == Values::Offsets && count > 0) {
+    std::sort(data, data + count);
+    data[0] = 0;
+  }
   return numbers;
 }
 
@@ -78,7 +83,7 @@ at::Tensor real_numbers(int64_t count, Values values, std::mt19937_64& random) {
 
 bool is_whole(Values values) {
   return values == Values::Integers || values == Values::Indices ||
-         values == Values::Permutation;
+         values == Values::Permutation || values == Values::Offsets;
 }
 
 at::Tensor numbers_of(
@@ -183,6 +188,10 @@ TensorRecipe ints(Sizes sizes, int64_t bound) {
 
 TensorRecipe indices(Sizes sizes, int64_t bound) {
   return {std::move(sizes), c10::kLong, Values::Indices, bound};
+}
+
+TensorRecipe offsets(int64_t count, int64_t bound) {
+  return {{count}, c10::kLong, Values::Offsets, bound};
 }
 
 TensorRecipe bools(Sizes sizes) {
@@ -299,6 +308,7 @@ const std::vector<Sample>& all_samples() {
     add_copy_samples(*all);
     add_nn_samples(*all);
     add_part_samples(*all);
+    add_bag_samples(*all);
     return all;
   }();
   return *samples;

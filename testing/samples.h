@@ -28,6 +28,7 @@ enum class Values : uint8_t {
   Integers,     // whole numbers from -bound to bound, with repetitions
   Indices,      // whole numbers from 0 to bound - 1, with repetitions
   Permutation,  // every whole number from 0 to n - 1 once
+  Offsets,      // 0, then ascending whole numbers below bound
 };
 
 // A tensor to be made: t({4, 6}).positive().as(at::kFloat).
@@ -56,6 +57,8 @@ TensorRecipe floats(Sizes sizes);
 TensorRecipe ints(Sizes sizes, int64_t bound = 5);
 // int64 from 0 to bound - 1.
 TensorRecipe indices(Sizes sizes, int64_t bound);
+// int64: where `count` bags of up to `bound` entries in all begin.
+TensorRecipe offsets(int64_t count, int64_t bound);
 TensorRecipe bools(Sizes sizes);
 
 // An argument of a sample: a tensor, a list of tensors, or a plain value.
@@ -124,6 +127,7 @@ void add_join_samples(Samples& samples);
 void add_copy_samples(Samples& samples);
 void add_nn_samples(Samples& samples);
 void add_part_samples(Samples& samples);
+void add_bag_samples(Samples& samples);
 
 // Whether the dispatcher knows "aten::exp_" or "aten::exp.out".
 bool op_exists(const std::string& op);

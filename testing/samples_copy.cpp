@@ -90,6 +90,11 @@ void add_join_samples(Samples& samples) {
   samples.push_back({"aten::gather", {a, 0, indices({4, 3}, 5)}});
   samples.push_back({"aten::gather", {a, 1, indices({5, 2}, 3)}, "last"});
   samples.push_back({"aten::gather", {a, 0, indices({4, 2}, 5)}, "smaller"});
+  samples.push_back({"tessera::gather_part", {a, 0, indices({4, 3}, 5)}});
+  samples.push_back(
+      {"tessera::gather_part", {a, 1, indices({5, 2}, 3)}, "last"});
+  samples.push_back(
+      {"tessera::gather_part_backward", {t({4, 3}), 0, indices({4, 3}, 5), a}});
   samples.push_back(
       {"aten::scatter.src", {a, 1, indices({5, 1}, 3), t({5, 1})}});
   samples.push_back({"aten::scatter.value", {a, 1, indices({5, 2}, 3), 2.5}});

@@ -97,6 +97,22 @@ void add_nn_samples(Samples& samples) {
        {t({4, 3, 5}), indices({4, 3}, 7), 7, -1, true},
        "by frequency",
        true});
+  samples.push_back({"tessera::lookup", {t({7, 6}), indices({5}, 7)}, "1-d"});
+  samples.push_back(
+      {"tessera::lookup", {t({7, 5}), indices({4, 3}, 7), 2}, "padding"});
+  samples.push_back(
+      {"tessera::lookup", {floats({3, 4}), indices({6}, 3), -1, true}, "freq"});
+  for (const int padding : {-1, 2}) {
+    samples.push_back(
+        {"tessera::lookup_backward",
+         {t({4, 3, 5}), indices({4, 3}, 7), t({7, 5}), padding},
+         padding < 0 ? "" : "padding"});
+  }
+  samples.push_back(
+      {"tessera::lookup_backward",
+       {t({4, 3, 5}), indices({4, 3}, 7), t({7, 5}), -1, true},
+       "by frequency",
+       true});
   samples.push_back({"aten::glu", {t({5, 6}), 1}});
   samples.push_back({"aten::prelu", {t({5, 3}), t({3})}});
   samples.push_back({"aten::prelu", {t({5, 3}), t({1})}, "one weight"});

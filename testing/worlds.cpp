@@ -17,6 +17,8 @@ World& test_world() {
   return world;
 }
 
+bool outside(const DeviceMesh& mesh) { return mesh.local_positions().empty(); }
+
 const std::vector<std::vector<int64_t>>& mesh_shapes() {
   static const std::vector<std::vector<int64_t>> shapes{
       {1}, {2}, {3}, {4}, {2, 2}, {2, 2, 2}};

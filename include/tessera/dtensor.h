@@ -60,8 +60,8 @@ class TESSERA_API DTensor : public at::Tensor {
   // by default as the tensor, where a pending reduction's is replicated. Does
   // not communicate. A rank outside the mesh gets an empty tensor. Throws
   // c10::Error in a simulated world of several ranks: use shard or shards.
-  at::Tensor to_local(
-      std::optional<Placements> grad_placements = std::nullopt) const;
+  at::Tensor to_local() const;
+  at::Tensor to_local(std::optional<Placements> grad_placements) const;
   // The shards that live here, in the order of mesh().local_positions().
   // Differentiable, likewise.
   std::vector<at::Tensor> shards(

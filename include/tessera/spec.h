@@ -50,8 +50,9 @@ struct TESSERA_API Spec {
       SizesRef sizes,
       c10::ScalarType dtype);
 
-  // This spec with other placements.
+  // This spec with other placements, or another dtype.
   SpecPtr with(PlacementsRef other) const;
+  SpecPtr with(c10::ScalarType other) const;
 
   // Float[8, 4] on [S(0)] of DeviceMesh(cpu, 4, ...)
   std::string str() const;

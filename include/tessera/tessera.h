@@ -4,6 +4,8 @@
 #include "tessera/debug.h"
 #include "tessera/distribute.h"
 #include "tessera/dtensor.h"
+#include "tessera/embedding.h"
+#include "tessera/mask_buffer.h"
 #include "tessera/mesh.h"
 #include "tessera/module.h"
 #include "tessera/placement.h"

@@ -19,12 +19,12 @@ namespace {
 
 Placements grad_layout(
     const DTensor& tensor,
-    const std::optional<Placements>& requested,
+    std::optional<Placements> requested,
     const char* caller) {
-  if (!requested.has_value()) {
-    return detail::grad_placements_of(tensor.placements());
-  }
-  return normalize_placements(*requested, tensor.mesh(), tensor.dim(), caller);
+  const Placements layout =
+      requested.has_value() ? *std::move(requested)
+                            : detail::grad_placements_of(tensor.placements());
+  return normalize_placements(layout, tensor.mesh(), tensor.dim(), caller);
 }
 
 at::Tensor empty_like_shard(const DTensor& tensor) {
@@ -68,7 +68,18 @@ PlacementsRef DTensor::placements() const { return spec()->placements; }
 std::vector<at::Tensor> DTensor::shards(
     std::optional<Placements> grad_placements) const {
   return detail::to_shards(
-      *this, grad_layout(*this, grad_placements, "shards"));
+      *this, grad_layout(*this, std::move(grad_placements), "shards"));
+}
+
+at::Tensor DTensor::to_local() const {
+  const auto& meta = distributed_meta(*this);
+  // Before anything else what most calls are: one shard, nothing to
+  // differentiate, no copied view that could be out of date.
+  if (meta.shards.size() == 1 && !meta.copied_at.has_value() &&
+      !(requires_grad() && at::GradMode::is_enabled())) {
+    return meta.shards[0];
+  }
+  return to_local(std::nullopt);
 }
 
 at::Tensor DTensor::to_local(std::optional<Placements> grad_placements) const {
@@ -82,13 +93,8 @@ at::Tensor DTensor::to_local(std::optional<Placements> grad_placements) const {
       count,
       " ranks live in this process (the world is simulated): use shard(rank) "
       "or shards()");
-  if (!grad_placements.has_value() &&
-      !(at::GradMode::is_enabled() && requires_grad())) {
-    detail::check_current(*this);
-    return distributed_meta(*this).shards[0];
-  }
   return detail::to_shards(
-      *this, grad_layout(*this, grad_placements, "to_local"))[0];
+      *this, grad_layout(*this, std::move(grad_placements), "to_local"))[0];
 }
 
 at::Tensor DTensor::shard(int64_t rank) const {
@@ -112,8 +118,11 @@ at::Tensor DTensor::full_tensor(
   if (distributed_meta(whole).shards.empty()) {
     return empty_like_shard(*this);
   }
-  // Replicas are equal: any will do.
-  return whole.shards(std::move(grad_placements))[0];
+  // Replicas are equal: any will do. Of a sparse gradient the result is dense
+  // whatever the layout: gathered shards are.
+  const auto replica = detail::to_whole(
+      whole, grad_layout(whole, grad_placements, "full_tensor"));
+  return replica.is_sparse() ? replica.to_dense() : replica;
 }
 
 DTensor DTensor::redistribute(PlacementsRef placements) const {

@@ -126,6 +126,10 @@ SpecPtr Spec::with(PlacementsRef other) const {
   return make(mesh, other, sizes, strides, dtype);
 }
 
+SpecPtr Spec::with(c10::ScalarType other) const {
+  return make(mesh, placements, sizes, strides, other);
+}
+
 std::string Spec::str() const {
   std::ostringstream out;
   out << c10::toString(dtype) << SizesRef(sizes);

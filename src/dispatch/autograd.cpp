@@ -158,6 +158,30 @@ class ToShards : public torch::autograd::Function<ToShards> {
   }
 };
 
+class ToWhole : public torch::autograd::Function<ToWhole> {
+ public:
+  static at::Tensor forward(
+      AutogradContext* ctx, const at::Tensor& tensor, Placements grad) {
+    const auto& meta = distributed_meta(tensor);
+    save_layout(ctx, meta.spec, std::move(grad));
+    return meta.shards[0].detach();
+  }
+
+  // Every rank that lives here goes on with the same value, and so gets the
+  // same gradient, in memory of its own.
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto& layout = saved_layout(ctx);
+    const auto& spec = *layout.spec;
+    variable_list shards;
+    for (size_t i = 0; i < spec.mesh.local_positions().size(); ++i) {
+      shards.push_back(
+          i == 0 ? grads[0].contiguous()
+                 : grads[0].clone(at::MemoryFormat::Contiguous));
+    }
+    return {from_shards(spec.with(layout.grad), shards, false), at::Tensor()};
+  }
+};
+
 class Redistribute : public torch::autograd::Function<Redistribute> {
  public:
   static at::Tensor forward(
@@ -219,12 +243,23 @@ std::vector<at::Tensor> to_shards(
   return {shards.begin(), shards.end()};
 }
 
-at::Tensor redistribute(const at::Tensor& tensor, PlacementsRef to) {
+at::Tensor to_whole(
+    const at::Tensor& replicated, PlacementsRef grad_placements) {
+  check_current(replicated);
+  if (records({replicated})) {
+    return ToWhole::apply(
+        replicated, Placements(grad_placements.begin(), grad_placements.end()));
+  }
+  return distributed_meta(replicated).shards[0];
+}
+
+at::Tensor redistribute(
+    const at::Tensor& tensor, PlacementsRef to, std::string_view cause) {
   if (PlacementsRef(distributed_meta(tensor).spec->placements) == to) {
     return tensor;
   }
   check_current(tensor);
-  CommCauseGuard cause("tessera::redistribute");
+  const CommCauseGuard guard(cause);
   if (records({tensor})) {
     return Redistribute::apply(tensor, Placements(to.begin(), to.end()));
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "dispatch/tensor.h"
@@ -27,7 +28,16 @@ at::Tensor from_shards(SpecPtr spec, at::TensorList shards, bool shared);
 std::vector<at::Tensor> to_shards(
     const at::Tensor& tensor, PlacementsRef grad_placements);
 
-// The tensor in another layout; itself where nothing changes.
-at::Tensor redistribute(const at::Tensor& tensor, PlacementsRef to);
+// The value of a replicated tensor, for all ranks that live here at once: each
+// of them gets the gradient. Requires: there is one.
+at::Tensor to_whole(
+    const at::Tensor& replicated, PlacementsRef grad_placements);
+
+// The tensor in another layout; itself where nothing changes. Collectives are
+// counted for `cause`.
+at::Tensor redistribute(
+    const at::Tensor& tensor,
+    PlacementsRef to,
+    std::string_view cause = "tessera::redistribute");
 
 }  // namespace tessera::detail

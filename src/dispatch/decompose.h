@@ -22,6 +22,8 @@ void register_moments(torch::Library& aten);  // decompose_moments.cpp
 void register_norms(torch::Library& aten);    // decompose_norms.cpp
 void register_losses(torch::Library& aten);   // decompose_losses.cpp
 void register_nonzero(torch::Library& aten);  // decompose_nonzero.cpp
+// decompose_fused_optimizers.cpp
+void register_fused_optimizers(torch::Library& aten);
 
 // The op aten::`name`, for run_by_rule.
 const OpInfo& aten_op(const char* name, const char* overload = "");

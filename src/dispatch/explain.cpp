@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 
 #include "dispatch/call_key.h"
+#include "dispatch/embedding.h"
 #include "dispatch/op_plan.h"
 #include "dispatch/plain_args.h"
 
@@ -41,6 +42,13 @@ std::string explain_op(
   const c10::NoGradGuard no_grad;
   const OpInfo op(handle);
   check_tensors(op, args);
+  // Carried out by ops of our own.
+  if (op.name == "aten::embedding") {
+    return explain_embedding(args);
+  }
+  if (op.name == "aten::gather") {
+    return explain_gather(args);
+  }
   TORCH_CHECK_NOT_IMPLEMENTED(
       op.rule() != nullptr,
       "[explain] ",

@@ -2,8 +2,6 @@
 
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
 
 namespace tessera::detail {
 
@@ -23,20 +21,16 @@ bool has_meta_kernel(const OpInfo& op, const Rule& rule) {
                              has(Key::CompositeImplicitAutograd)));
 }
 
-// `x + 1` promotes by the number's kind, not by its dtype.
-void keep_wrapped_number(const at::Tensor& tensor, const at::Tensor& original) {
-  if (original.unsafeGetTensorImpl()->is_wrapped_number()) {
-    tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
-  }
-}
-
 at::Tensor meta_tensor(const TensorArg& arg, const at::Tensor& original) {
-  auto meta = at::empty_strided(
+  // Meta kernels that are written in Python (most are, where torch's Python
+  // package is loaded) take a number by its value, which a meta tensor lacks.
+  if (original.unsafeGetTensorImpl()->is_wrapped_number()) {
+    return original;
+  }
+  return at::empty_strided(
       arg.sizes,
       arg.strides,
       at::TensorOptions().dtype(arg.dtype).device(c10::kMeta));
-  keep_wrapped_number(meta, original);
-  return meta;
 }
 
 std::vector<at::Tensor> meta_tensors(
@@ -92,70 +86,20 @@ InferredOutputs from_meta_kernel(
   return outputs;
 }
 
-constexpr int64_t kMaxProbe = 1024;
-
-// The dtypes of the results, from the op itself on small tensors: of the call's
-// shapes, if those are small, otherwise of one element. Undefined where it
-// cannot be asked.
-std::vector<c10::ScalarType> probed_dtypes(
-    const OpInfo& op,
-    c10::ArrayRef<c10::IValue> args,
-    const CallTensors& tensors,
-    const OpCall& call) {
-  std::vector<c10::ScalarType> dtypes(
-      op.returns.size(), c10::ScalarType::Undefined);
-  if (op.writes) {
-    return dtypes;
-  }
-  std::vector<at::Tensor> probes(call.tensor_count());
-  for (size_t i = 0; i < probes.size(); ++i) {
-    if (call.tensor(i).defined) {
-      const auto& sizes = call.tensor(i).sizes;
-      const bool small = c10::multiply_integers(sizes) <= kMaxProbe;
-      const Sizes shape = small ? sizes : Sizes(sizes.size(), 1);
-      // Integers may be indices: 0 is always one.
-      const auto dtype = call.tensor(i).dtype;
-      probes[i] = c10::isIntegralType(dtype, /*includeBool=*/true)
-                      ? at::zeros(shape, at::TensorOptions(dtype))
-                      : at::ones(shape, at::TensorOptions(dtype));
-      keep_wrapped_number(probes[i], tensors.tensors[i]);
-    }
-  }
-  torch::jit::Stack stack(args.begin(), args.end());
-  put_tensors(stack, tensors.slots, probes);
-  try {
-    op.handle.callBoxed(&stack);
-  } catch (const c10::Error&) {
-    return dtypes;  // the call on the shards will say what is wrong
-  }
-  for (size_t r = 0; r < dtypes.size(); ++r) {
-    if (stack[r].isTensor() && stack[r].toTensor().defined()) {
-      dtypes[r] = stack[r].toTensor().scalar_type();
-    }
-  }
-  return dtypes;
-}
-
-// Gives each return its dtype; what is not known is guessed.
-void set_dtypes(
-    InferredOutputs& outputs,
-    c10::ArrayRef<c10::ScalarType> dtypes,
-    const OpCall& call) {
-  for (size_t r = 0; r < dtypes.size(); ++r) {
-    const bool known = dtypes[r] != c10::ScalarType::Undefined;
-    outputs.dtypes_known &= known;
-    for (auto& output : outputs.returns[r]) {
-      output.dtype = known ? dtypes[r] : call.tensor(0).dtype;
+// Says that the dtypes are not known. The first argument's is a guess that
+// serves until a result tells.
+void guess_dtypes(InferredOutputs& outputs, const OpCall& call) {
+  outputs.dtypes_known = false;
+  for (auto& list : outputs.returns) {
+    for (auto& output : list) {
+      output.dtype = call.tensor(0).dtype;
     }
   }
 }
 
 // What TensorIterator would allocate for these inputs.
 InferredOutputs from_broadcasting(
-    const OpInfo& op,
-    c10::ArrayRef<c10::IValue> args,
-    const CallTensors& tensors,
-    const OpCall& call) {
+    const OpInfo& op, const CallTensors& tensors, const OpCall& call) {
   const auto metas = meta_tensors(tensors, call);
   at::TensorIteratorConfig config;
   config.set_check_mem_overlap(false)
@@ -173,16 +117,12 @@ InferredOutputs from_broadcasting(
   const auto output = inferred(config.build().output(0));
   InferredOutputs outputs;
   outputs.returns.assign(op.returns.size(), {output});
-  set_dtypes(outputs, probed_dtypes(op, args, tensors, call), call);
+  guess_dtypes(outputs, call);
   return outputs;
 }
 
 InferredOutputs from_rule(
-    const OpInfo& op,
-    const Rule& rule,
-    c10::ArrayRef<c10::IValue> args,
-    const CallTensors& tensors,
-    const OpCall& call) {
+    const OpInfo& op, const Rule& rule, const OpCall& call) {
   const auto sizes = rule.output_sizes(call);
   TORCH_INTERNAL_ASSERT(
       sizes.size() == op.returns.size(),
@@ -198,11 +138,17 @@ InferredOutputs from_rule(
     outputs.returns.push_back({InferredOutput{
         true, size, row_major_strides(size), c10::ScalarType::Undefined}});
   }
-  set_dtypes(outputs, probed_dtypes(op, args, tensors, call), call);
+  guess_dtypes(outputs, call);
   return outputs;
 }
 
 }  // namespace
+
+void keep_wrapped_number(const at::Tensor& tensor, const at::Tensor& original) {
+  if (original.unsafeGetTensorImpl()->is_wrapped_number()) {
+    tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+}
 
 bool can_infer(const OpInfo& op, const Rule& rule) {
   return rule.output_sizes || rule.elementwise || has_meta_kernel(op, rule);
@@ -221,12 +167,12 @@ InferredOutputs infer_outputs(
       " has neither a meta kernel nor output_sizes in its rule: the shape of "
       "its result is unknown");
   if (rule.output_sizes) {
-    return from_rule(op, rule, args, tensors, call);
+    return from_rule(op, rule, call);
   }
   if (has_meta_kernel(op, rule)) {
     return from_meta_kernel(op, args, tensors, call);
   }
-  return from_broadcasting(op, args, tensors, call);
+  return from_broadcasting(op, tensors, call);
 }
 
 }  // namespace tessera::detail

@@ -36,11 +36,6 @@ void check_written(const OpInfo& op, Args args) {
   }
 }
 
-SpecPtr with_dtype(const Spec& spec, c10::ScalarType dtype) {
-  return Spec::make(
-      spec.mesh, spec.placements, spec.sizes, spec.strides, dtype);
-}
-
 // Puts a tensor's shard in the place of the tensor itself.
 void take_shard(c10::IValue& value) {
   if (value.isTensor() && is_dtensor(value.toTensor())) {
@@ -59,7 +54,7 @@ void take_shards(c10::IValue& value) {
     take_shard(element);
     shards.push_back(std::move(element));
   }
-  value = std::move(shards);
+  value = shards;
 }
 
 // Whether the view of `base` that the op returns is a copy, and of what
@@ -120,7 +115,7 @@ void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
         if (spec != nullptr && value.toTensor().defined()) {
           auto shard = std::move(value).toTensor();
           if (plan.dtypes_unknown) {
-            spec = with_dtype(*spec, shard.scalar_type());
+            spec = spec->with(shard.scalar_type());
           }
           value = make_distributed(spec, std::move(shard), copied);
         }
@@ -233,7 +228,7 @@ class Results {
       return {};
     }
     if (plan.dtypes_unknown && !shards.empty()) {
-      spec = with_dtype(*spec, shards[0].scalar_type());
+      spec = spec->with(shards[0].scalar_type());
     }
     return make_distributed(spec, std::move(shards), copied);
   }
@@ -262,7 +257,7 @@ void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
   std::vector<at::Tensor> tensors(call.tensors.size());
   const size_t count = plan.mesh.local_positions().size();
   if (plan.dtypes_unknown && (count == 0 || plan.without_data)) {
-    learn_dtypes(op, plan, args);
+    learn_dtypes(op, plan, args, call);
   }
   for (size_t k = 0; k < count; ++k) {
     if (plan.without_data) {

@@ -1,13 +1,42 @@
 #include "dispatch/learn_dtypes.h"
 
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+
+#include "dispatch/infer.h"
 
 namespace tessera::detail {
 
 namespace {
 
-// 64 MiB of doubles: more would be noticed.
-constexpr int64_t kMostElements = int64_t{1} << 23;
+// More elements than this are not made up only to see a dtype.
+constexpr int64_t kMostElements = int64_t{1} << 16;
+
+// Tensors of the arguments' dtypes: of their shapes, if those are small,
+// otherwise of one element each.
+std::vector<at::Tensor> stand_ins(
+    const OpPlan& plan, const CallTensors& tensors) {
+  int64_t elements = 0;
+  for (const auto& spec : plan.inputs) {
+    elements += spec == nullptr ? 0 : spec->numel();
+  }
+  std::vector<at::Tensor> result(plan.inputs.size());
+  for (size_t i = 0; i < result.size(); ++i) {
+    const auto& spec = plan.inputs[i];
+    if (spec == nullptr) {
+      continue;
+    }
+    const Sizes shape =
+        elements <= kMostElements ? spec->sizes : Sizes(spec->sizes.size(), 1);
+    // Integers may be indices: 0 is always one.
+    const at::TensorOptions options(spec->dtype);
+    result[i] = c10::isIntegralType(spec->dtype, /*includeBool=*/true)
+                    ? at::zeros(shape, options)
+                    : at::ones(shape, options);
+    keep_wrapped_number(result[i], tensors.tensors[i]);
+  }
+  return result;
+}
 
 // The results that are not written arguments, lists laid out flat.
 std::vector<at::Tensor> fresh_results(
@@ -33,36 +62,24 @@ std::vector<at::Tensor> fresh_results(
 }  // namespace
 
 void learn_dtypes(
-    const OpInfo& op, OpPlan& plan, c10::ArrayRef<c10::IValue> args) {
-  int64_t elements = 0;
-  std::vector<at::Tensor> zeros;
-  for (const auto& spec : plan.inputs) {
-    elements += spec == nullptr ? 0 : spec->numel();
-  }
-  if (elements > kMostElements) {
-    return;
-  }
-  for (const auto& spec : plan.inputs) {
-    zeros.push_back(
-        spec == nullptr
-            ? at::Tensor()
-            : at::zeros(spec->sizes, at::TensorOptions().dtype(spec->dtype)));
-  }
+    const OpInfo& op,
+    OpPlan& plan,
+    c10::ArrayRef<c10::IValue> args,
+    const CallTensors& tensors) {
   torch::jit::Stack stack(args.begin(), args.end());
-  put_tensors(stack, plan.slots, zeros);
-  op.handle.callBoxed(&stack);
+  put_tensors(stack, plan.slots, stand_ins(plan, tensors));
+  try {
+    op.handle.callBoxed(&stack);
+  } catch (const c10::Error&) {
+    return;  // ranks with shards will say what is wrong, if anything is
+  }
   const auto results = fresh_results(op, stack);
   for (size_t i = 0; i < plan.outputs.size() && i < results.size(); ++i) {
     auto& spec = plan.outputs[i];
     if (!results[i].defined()) {
       spec = nullptr;
     } else if (spec != nullptr) {
-      spec = Spec::make(
-          spec->mesh,
-          spec->placements,
-          spec->sizes,
-          spec->strides,
-          results[i].scalar_type());
+      spec = spec->with(results[i].scalar_type());
     }
   }
 }

@@ -7,9 +7,13 @@ namespace tessera::detail {
 
 // Where the dtypes in plan.outputs are guesses and no shard with data lives
 // here (a rank outside the mesh, or meta shards of an op without a meta
-// kernel): calls the op once on zeros of the global shapes and corrects them.
-// Leaves the guesses where the tensors are too large to be made for that.
+// kernel): calls the op once on small tensors of the call's kinds and corrects
+// them. `tensors` are the call's. Where the op refuses the small tensors the
+// guesses stay. Does not communicate.
 void learn_dtypes(
-    const OpInfo& op, OpPlan& plan, c10::ArrayRef<c10::IValue> args);
+    const OpInfo& op,
+    OpPlan& plan,
+    c10::ArrayRef<c10::IValue> args,
+    const CallTensors& tensors);
 
 }  // namespace tessera::detail

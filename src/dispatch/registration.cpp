@@ -6,9 +6,12 @@
 
 #include <memory>
 
+#include "dispatch/bag_ops.h"
 #include "dispatch/decompose.h"
+#include "dispatch/embedding.h"
 #include "dispatch/handwritten.h"
 #include "dispatch/kernel.h"
+#include "dispatch/part_ops.h"
 
 namespace tessera::detail {
 
@@ -44,11 +47,27 @@ void register_boxed_kernels(torch::Library& aten) {
 }
 
 struct Registration {
+  torch::Library tessera{
+      torch::Library::DEF, "tessera", std::nullopt, __FILE__, __LINE__};
+  torch::Library tessera_distributed{
+      torch::Library::IMPL, "tessera", kDistributed, __FILE__, __LINE__};
+  torch::Library tessera_autograd{
+      torch::Library::IMPL,
+      "tessera",
+      c10::DispatchKey::Autograd,
+      __FILE__,
+      __LINE__};
   torch::Library aten{
       torch::Library::IMPL, "aten", kDistributed, __FILE__, __LINE__};
   torch::Library fallback{
       torch::Library::IMPL, "_", kDistributed, __FILE__, __LINE__};
 
+  torch::Library aten_autograd{
+      torch::Library::IMPL,
+      "aten",
+      c10::DispatchKey::AutogradPrivateUse3,
+      __FILE__,
+      __LINE__};
   torch::Library autograd_fallback{
       torch::Library::IMPL,
       "_",
@@ -57,6 +76,14 @@ struct Registration {
       __LINE__};
 
   Registration() {
+    define_part_ops(tessera);
+    define_bag_ops(tessera);
+    register_part_ops(tessera_distributed);
+    register_bag_ops(tessera_distributed);
+    register_part_gradients(tessera_autograd);
+    register_bag_gradients(tessera_autograd);
+    register_embedding(aten);
+    register_embedding_gradients(aten_autograd);
     register_handwritten(aten);
     register_decompositions(aten);
     register_boxed_kernels(aten);

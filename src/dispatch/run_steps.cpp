@@ -136,6 +136,12 @@ Shards run_steps(
     const RedistributePlan& plan,
     Shards shards,
     Slices slices) {
+  // Sparse shards (of a table's gradient) move as dense ones.
+  for (size_t i = 0; i < shards.size() && !plan.steps.empty(); ++i) {
+    if (shards[i].is_sparse()) {
+      shards[i] = shards[i].to_dense();
+    }
+  }
   for (const Step& step : plan.steps) {
     shards = run_step(mesh, sizes, step, shards, slices);
   }

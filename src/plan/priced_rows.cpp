@@ -1,6 +1,7 @@
 #include "plan/priced_rows.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 
 #include "plan/cost.h"
 #include "plan/redistribute_plan.h"
@@ -17,6 +18,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 bool in_range(const Placement& placement, size_t ndim) {
   return !placement.is_shard() ||
          (placement.dim() >= 0 && placement.dim() < static_cast<int64_t>(ndim));
+}
+
+// Whether a row for `wanted` may write a tensor that lies as `found`: a
+// MaskPartial is a pending sum, and stays one whatever is written.
+bool writes_in_place(const Placement& found, const Placement& wanted) {
+  return found == wanted || (found.kind() == Placement::Kind::MaskPartial &&
+                             wanted == Partial(ReduceOp::Sum));
 }
 
 bool suffices(Evenness found, Needs needed) {
@@ -133,7 +141,7 @@ Price PricedRows::price(const Pick& pick, double bound) const {
       return price;
     }
   }
-  if (price.cost > 0) {
+  if (price.cost > 0 || any_grows(pick)) {
     price.total += pending_price(pick);
   }
   return price;
@@ -190,6 +198,43 @@ bool PricedRows::exact(const Row& row, size_t mesh_dim) const {
   return true;
 }
 
+bool PricedRows::grows(const Row& row, size_t mesh_dim) const {
+  if (shape_[mesh_dim] == 1) {
+    return false;
+  }
+  bool takes_pending = false;
+  int64_t taken = 0;
+  for (size_t i = 0; i < row.inputs.size(); ++i) {
+    const SpecPtr& spec = question_.inputs[i];
+    if (spec != nullptr && row.inputs[i].is_partial() &&
+        spec->placements[mesh_dim].is_partial()) {
+      takes_pending = true;
+      taken += spec->numel();
+    }
+  }
+  if (!takes_pending) {
+    return false;
+  }
+  // Elements stand for bytes: the results' dtypes may not be known yet.
+  int64_t left = 0;
+  for (size_t o = 0; o < row.outputs.size(); ++o) {
+    if (question_.written_by_output[o] < 0 && question_.has_output(o) &&
+        row.outputs[o].is_partial()) {
+      left += c10::multiply_integers(question_.output_sizes[o]);
+    }
+  }
+  return left > taken;
+}
+
+bool PricedRows::any_grows(const Pick& pick) const {
+  for (size_t m = 0; m < ndim(); ++m) {
+    if (grows(row(pick[m]), m)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Whether the row leaves the tensors that are written, and the results that are
 // those tensors, where they lie. On a mesh dimension of size 1 any row does.
 bool PricedRows::keeps_written(const Row& row, size_t mesh_dim) const {
@@ -199,14 +244,15 @@ bool PricedRows::keeps_written(const Row& row, size_t mesh_dim) const {
   for (size_t i = 0; i < row.inputs.size(); ++i) {
     const SpecPtr& spec = question_.inputs[i];
     if (question_.written[i] && spec != nullptr &&
-        spec->placements[mesh_dim] != row.inputs[i]) {
+        !writes_in_place(spec->placements[mesh_dim], row.inputs[i])) {
       return false;
     }
   }
   for (size_t o = 0; o < row.outputs.size(); ++o) {
     const int64_t written = question_.written_by_output[o];
     if (written >= 0 && question_.inputs[written] != nullptr &&
-        question_.inputs[written]->placements[mesh_dim] != row.outputs[o]) {
+        !writes_in_place(
+            question_.inputs[written]->placements[mesh_dim], row.outputs[o])) {
       return false;
     }
   }

@@ -17,8 +17,9 @@ struct Price {
   const char* refusal = nullptr;
   // Of redistributing the inputs, in microseconds.
   double cost = 0;
-  // What the search minimises: the cost and, unless it is 0, the price of the
-  // reductions that the pick leaves pending, so that none is made for nothing.
+  // What the search minimises: the cost and, unless it is 0 and no row of the
+  // pick grows, the price of the reductions that the pick leaves pending, so
+  // that none is made or made larger for nothing.
   double total = 0;
 };
 
@@ -52,6 +53,9 @@ class PricedRows {
 
   // Whether the row takes the inputs as they lie on the mesh dimension.
   bool exact(const Row& row, size_t mesh_dim) const;
+  // Whether the row takes an input whose reduction is pending on the mesh
+  // dimension and leaves more elements to be reduced than came in.
+  bool grows(const Row& row, size_t mesh_dim) const;
   // What the row costs there while the other mesh dimensions lie as they do;
   // infinite where it cannot be had so.
   double price_alone(const Row& row, size_t mesh_dim) const;
@@ -62,6 +66,7 @@ class PricedRows {
   bool fits(const Row& row) const;
   bool keeps_written(const Row& row, size_t mesh_dim) const;
   bool shards_suffice(const Pick& pick) const;
+  bool any_grows(const Pick& pick) const;
   double pending_price(const Pick& pick) const;
 
   const Question& question_;

@@ -40,9 +40,10 @@ struct Choice {
 
 // The cheapest combination of rows, one for each mesh dimension, the
 // all-replicate row among them. Mesh dimensions that some row takes as they lie
-// are left so where that is possible. Of equals the first. Throws
-// c10::NotImplementedError if none is valid (an in-place op that cannot keep
-// its layout).
+// are left so where that is possible, unless the row makes a pending reduction
+// larger: then reducing first is weighed against it. Of equals the first.
+// Throws c10::NotImplementedError if none is valid (an in-place op that cannot
+// keep its layout).
 Choice choose(const Question& question, const Rows& rows);
 
 // The text of the same search: each row, its price, the choice.

@@ -10,7 +10,8 @@ namespace tessera::detail {
 // The cheapest pick; the first of equals; nullopt if none holds. A mesh
 // dimension on which some row takes the inputs as they lie keeps to such rows
 // as long as a pick with them holds: what is right already is not moved to make
-// the move of another mesh dimension cheaper.
+// the move of another mesh dimension cheaper. A row that makes a pending
+// reduction larger is no such row: it has to be cheaper than reducing first.
 std::optional<Pick> cheapest_pick(const PricedRows& rows);
 
 }  // namespace tessera::detail

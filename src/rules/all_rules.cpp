@@ -12,6 +12,7 @@ void add_all_rules(RuleTable& table) {
   add_join_rules(table);
   add_nn_rules(table);
   add_embedding_rules(table);
+  add_bag_rules(table);
 }
 
 }  // namespace tessera::detail

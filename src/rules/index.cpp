@@ -61,16 +61,67 @@ Rows slicewise_rows(const OpCall& call, int64_t dim) {
   return rows;
 }
 
-// gather(self, dim, index): out[i][j] = self[index[i][j]][j] for dim 0.
+// The part of the gathered dimension that this rank holds. A distributed tensor
+// is whole: the offset is the layout's, not the caller's.
+LocalArgument first(size_t tensor) {
+  return {"first", [tensor](const OpCall& call, const LocalView& view) {
+            const TensorArg& self = call.tensor(tensor);
+            const int64_t dim = call.dimension("dim", self.dim());
+            return self.dim() == 0 ? int64_t{0}
+                                   : local_range(
+                                         self.sizes[dim],
+                                         dim,
+                                         view.mesh,
+                                         view.inputs[tensor],
+                                         view.position)
+                                         .begin;
+          }};
+}
+
+LocalArgument size(size_t tensor) {
+  return {"size", [tensor](const OpCall& call, const LocalView&) {
+            const TensorArg& self = call.tensor(tensor);
+            return self.dim() == 0
+                       ? int64_t{1}
+                       : self.sizes[call.dimension("dim", self.dim())];
+          }};
+}
+
+// gather_part(self, dim, index): out[i][j] = self[index[i][j]][j] for dim 0.
 Rows gather_rows(const OpCall& call) {
   const int64_t ndim = call.tensor(0).dim();
   const int64_t dim = call.dimension("dim", ndim);
   Rows rows = slicewise_rows(call, dim);
   if (ndim > 0 && call.tensor(1).dim() == ndim) {
     rows.push_back({{R, S(dim)}, {S(dim)}});
+    rows.push_back({{S(dim), R}, {MaskPartial(call.tensor(0).sizes, dim)}});
   }
   for (const ReduceOp op : kEveryReduction) {
     rows.push_back({{P(op), R}, {P(op)}});
+  }
+  return rows;
+}
+
+// gather_part_backward(grad, dim, index, self): of `self` the layout alone is
+// read.
+Rows gather_backward_rows(const OpCall& call) {
+  const int64_t ndim = call.tensor(2).dim();
+  const int64_t dim = call.dimension("dim", ndim);
+  Rows rows = slicewise_rows(call, dim);
+  const bool cuts = ndim > 0 && call.tensor(1).dim() == ndim;
+  if (cuts) {
+    rows.push_back({{R, R, S(dim)}, {S(dim)}});
+  }
+  for (const Placement& whole : whole_placements()) {
+    if (whole.is_partial()) {
+      rows.push_back({{R, R, whole}, {R}});
+    }
+    if (cuts) {
+      rows.push_back({{S(dim), S(dim), whole}, {P(ReduceOp::Sum)}});
+    }
+    for (const ReduceOp op : kLinearReductions) {
+      rows.push_back({{P(op), R, whole}, {P(op)}});
+    }
   }
   return rows;
 }
@@ -125,7 +176,12 @@ void add_index_rules(RuleTable& table) {
   table.add(
       "aten::index_select", rule_of(index_select_rows, index_select_sizes));
   table.add({"aten::index_add", "aten::index_add_"}, rule_of(index_add_rows));
-  table.add("aten::gather", rule_of(gather_rows));
+  table.add(
+      "tessera::gather_part",
+      {.rows = gather_rows, .local_arguments = {first(0), size(0)}});
+  table.add(
+      "tessera::gather_part_backward",
+      {.rows = gather_backward_rows, .local_arguments = {first(2), size(2)}});
   table.add({"aten::scatter", "aten::scatter_"}, rule_of(scatter_rows));
   table.add(
       {"aten::scatter_add", "aten::scatter_add_"}, rule_of(scatter_add_rows));

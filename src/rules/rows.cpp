@@ -4,6 +4,14 @@
 
 namespace tessera::detail {
 
+std::vector<Placement> whole_placements() {
+  std::vector<Placement> placements{R};
+  for (const ReduceOp op : kEveryReduction) {
+    placements.push_back(P(op));
+  }
+  return placements;
+}
+
 size_t operand_count(const OpCall& call) {
   size_t outs = 0;
   for (const auto& argument : call.schema().arguments()) {

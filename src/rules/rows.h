@@ -27,6 +27,10 @@ inline constexpr std::array kEveryReduction = {
 // Linear ops leave these pending.
 inline constexpr std::array kLinearReductions = {ReduceOp::Sum, ReduceOp::Avg};
 
+// How a tensor may lie of which the op reads the size alone: whole on every
+// rank, be it the value or a term of it.
+std::vector<Placement> whole_placements();
+
 using Reductions = c10::ArrayRef<ReduceOp>;
 using RowsFunction = std::function<Rows(const OpCall&)>;
 using SizesFunction = std::function<std::vector<Sizes>(const OpCall&)>;

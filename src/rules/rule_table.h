@@ -59,5 +59,6 @@ void add_copy_rules(RuleTable& table);
 void add_join_rules(RuleTable& table);
 void add_nn_rules(RuleTable& table);
 void add_embedding_rules(RuleTable& table);
+void add_bag_rules(RuleTable& table);
 
 }  // namespace tessera::detail

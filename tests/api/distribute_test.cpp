@@ -3,11 +3,14 @@
 #include <torch/torch.h>
 
 #include "tessera/tessera.h"
+#include "testing/layouts.h"
 #include "testing/throws.h"
 #include "testing/worlds.h"
 
 namespace ts = tessera;
 using ts::testing::for_each_mesh;
+using ts::testing::layouts;
+using ts::testing::outside;
 using ts::testing::throws_saying;
 
 namespace {
@@ -19,28 +22,11 @@ at::Tensor numbered(at::IntArrayRef sizes) {
 
 // On ranks outside the mesh full_tensor() is empty: nothing to compare there.
 void expect_full(const ts::DTensor& tensor, const at::Tensor& wanted) {
-  if (!tensor.mesh().local_positions().empty()) {
+  if (!outside(tensor.mesh())) {
     const auto full = tensor.full_tensor();
     EXPECT_EQ(full.sizes(), wanted.sizes());
     EXPECT_TRUE(full.equal(wanted)) << full << wanted;
   }
-}
-
-// Every assignment of Replicate and Shard(d) to the mesh dimensions.
-std::vector<ts::Placements> layouts(const ts::DeviceMesh& mesh, int64_t ndim) {
-  std::vector<ts::Placements> all{{}};
-  for (int64_t m = 0; m < mesh.ndim(); ++m) {
-    std::vector<ts::Placements> longer;
-    for (const auto& start : all) {
-      for (int64_t d = -1; d < ndim; ++d) {
-        auto next = start;
-        next.push_back(d < 0 ? ts::Replicate() : ts::Shard(d));
-        longer.push_back(next);
-      }
-    }
-    all = longer;
-  }
-  return all;
 }
 
 TEST(DistributeTensor, RoundTripOfEveryLayoutAndShape) {
@@ -219,7 +205,7 @@ TEST(DistributeInPlace, ModuleRegistryAndOptimizerGoOn) {
       plain_optimizer.step();
       optimizer.step();
     }
-    if (!mesh.local_positions().empty()) {
+    if (!outside(mesh)) {
       EXPECT_TRUE(ts::DTensor(distributed->weight)
                       .full_tensor()
                       .allclose(plain->weight, 1e-5, 1e-6));
@@ -250,7 +236,7 @@ TEST(DistributeTensor, MetaThenEmptyLikeGivesRealShards) {
     const auto meta = torch::empty({6, 3}, torch::kMeta);
     const auto d = ts::distribute_tensor(meta, mesh, rows);
     // A rank outside the mesh holds no shard that could be anywhere.
-    EXPECT_EQ(d.is_meta(), !mesh.local_positions().empty());
+    EXPECT_EQ(d.is_meta(), !outside(mesh));
     const ts::DTensor real(
         torch::empty_like(d, torch::TensorOptions().device(torch::kCPU)));
     EXPECT_EQ(real.placements(), ts::PlacementsRef(rows));

@@ -1,5 +1,6 @@
 #include <tessera/debug.h>
 #include <tessera/distribute.h>
+#include <tessera/embedding.h>
 #include <tessera/world.h>
 #include <torch/torch.h>
 
@@ -53,6 +54,36 @@ TEST_F(Explain, TheOverloadIsFoundByItsArguments) {
       explain("aten::sum", {x, std::vector<int64_t>{1}, true}),
       HasSubstr("[S(1)] -> [P(sum)]"));
   EXPECT_EQ(explain("aten::add.Tensor", {x, x}), explain("add", {x, x}));
+}
+
+TEST_F(Explain, LookupsAreExplainedByTheirOwnOps) {
+  const auto indices = empty(
+      {64, 8},
+      mesh_,
+      {Replicate()},
+      at::TensorOptions(at::kMeta).dtype(at::kLong));
+  EXPECT_THAT(
+      explain("aten::embedding", {tensor({100, 16}, Shard(0)), indices}),
+      HasSubstr("* S(0),R->MaskP"));
+  const auto index = empty(
+      {8, 4},
+      mesh_,
+      {Replicate()},
+      at::TensorOptions(at::kMeta).dtype(at::kLong));
+  EXPECT_THAT(
+      explain("aten::gather", {tensor({8, 16}, Shard(1)), 1, index}),
+      HasSubstr("* S(1),R->MaskP"));
+}
+
+TEST_F(Explain, NamesTheWayOfIndicesThatAreCut) {
+  const auto table = zeros({1000, 64}, mesh_, {Shard(0)});
+  const auto few = zeros({8}, mesh_, {Shard(0)}, at::kLong);
+  const auto many = zeros({4096}, mesh_, {Shard(0)}, at::kLong);
+  EXPECT_THAT(explain("aten::embedding", {table, few}), HasSubstr("* gather"));
+  EXPECT_THAT(
+      explain("aten::embedding", {table, many}), HasSubstr("* exchange"));
+  const EmbeddingScope scope({.way = LookupWay::Gather});
+  EXPECT_THAT(explain("aten::embedding", {table, many}), HasSubstr("* gather"));
 }
 
 TEST_F(Explain, TakesSpecsForTensors) {

@@ -8,13 +8,10 @@
 
 namespace ts = tessera;
 using ts::testing::for_each_mesh;
+using ts::testing::outside;
 using ts::testing::throws_saying;
 
 namespace {
-
-bool outside(const ts::DeviceMesh& mesh) {
-  return mesh.local_positions().empty();
-}
 
 at::Tensor full_or(const ts::DTensor& tensor, const at::Tensor& otherwise) {
   const auto full = tensor.full_tensor();

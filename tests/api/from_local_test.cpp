@@ -8,13 +8,10 @@
 
 namespace ts = tessera;
 using ts::testing::for_each_mesh;
+using ts::testing::outside;
 using ts::testing::throws_saying;
 
 namespace {
-
-bool outside(const ts::DeviceMesh& mesh) {
-  return mesh.local_positions().empty();
-}
 
 // A shard for each rank that lives here: filled with its position.
 std::vector<at::Tensor> filled_shards(

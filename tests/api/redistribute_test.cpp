@@ -9,6 +9,8 @@
 
 namespace ts = tessera;
 using ts::testing::for_each_mesh;
+using ts::testing::layouts;
+using ts::testing::outside;
 using ts::testing::throws_saying;
 
 namespace {
@@ -16,36 +18,6 @@ namespace {
 at::Tensor numbered(at::IntArrayRef sizes) {
   return torch::arange(1, c10::multiply_integers(sizes) + 1, torch::kFloat)
       .view(sizes);
-}
-
-// Every assignment of R, S(d) and, if asked, one kind of Partial.
-std::vector<ts::Placements> layouts(
-    const ts::DeviceMesh& mesh,
-    int64_t ndim,
-    std::optional<ts::ReduceOp> pending = std::nullopt) {
-  std::vector<ts::Placement> choices{ts::Replicate()};
-  for (int64_t d = 0; d < ndim; ++d) {
-    choices.push_back(ts::Shard(d));
-  }
-  if (pending.has_value()) {
-    choices.push_back(ts::Partial(*pending));
-  }
-  std::vector<ts::Placements> all{{}};
-  for (int64_t m = 0; m < mesh.ndim(); ++m) {
-    std::vector<ts::Placements> longer;
-    for (const auto& start : all) {
-      for (const auto& choice : choices) {
-        longer.push_back(start);
-        longer.back().push_back(choice);
-      }
-    }
-    all = std::move(longer);
-  }
-  return all;
-}
-
-bool outside(const ts::DeviceMesh& mesh) {
-  return mesh.local_positions().empty();
 }
 
 TEST(Redistribute, EveryLayoutToEveryOther) {

@@ -91,6 +91,10 @@ TEST(Spec, With) {
   EXPECT_EQ(
       spec->with({Replicate()}),
       Spec::make(mesh, {Replicate()}, {8, 4}, {1, 8}, at::kFloat));
+  EXPECT_EQ(spec->with(at::kFloat), spec);
+  EXPECT_EQ(
+      spec->with(at::kLong),
+      Spec::make(mesh, {Shard(0)}, {8, 4}, {1, 8}, at::kLong));
 }
 
 TEST(Spec, GoesWithItsLastUser) {

@@ -100,6 +100,93 @@ TEST(Choose, NoPendingSumForNothing) {
       "[S(0)], [S(0)] -> [S(0)]");
 }
 
+// mm is linear in its first factor.
+Rows mm_rows_with_pending() {
+  Rows rows = mm_rows();
+  rows.push_back({{Psum, R}, {Psum}});
+  return rows;
+}
+
+TEST(Choose, PendingSum_NotMadeLarger) {
+  Asked mm("aten::mm", "", {4});
+  EXPECT_EQ(
+      mm.in({8, 4}, "[P(sum)]")
+          .in({4, 1000}, "[R]")
+          .out({8, 1000})
+          .ask(mm_rows_with_pending()),
+      "[S(0)], [R] -> [S(0)]");
+  EXPECT_EQ(
+      mm.cost(),
+      cached_redistribution(*mm.spec(0), parse_placements("[S(0)]"))->cost);
+}
+
+TEST(Choose, PendingSum_KeptOrMadeSmaller) {
+  for (const int64_t columns : {1, 3, 4}) {
+    Asked mm("aten::mm", "", {4});
+    EXPECT_EQ(
+        mm.in({8, 4}, "[P(sum)]")
+            .in({4, columns}, "[R]")
+            .out({8, columns})
+            .ask(mm_rows_with_pending()),
+        "[P(sum)], [R] -> [P(sum)]");
+    EXPECT_EQ(mm.cost(), 0);
+  }
+}
+
+TEST(Choose, PendingSum_MadeLargerWhereThatIsCheaper) {
+  // To reduce first takes an all_reduce that sends more than the result's
+  // reduce_scatter will: there is no row that takes a shard.
+  const Rows rows{{{Psum}, {Psum}}};
+  Asked op("aten::repeat", "", {4});
+  EXPECT_EQ(
+      op.in({1000}, "[P(sum)]").out({1500}).ask(rows), "[P(sum)] -> [P(sum)]");
+  EXPECT_EQ(op.cost(), 0);
+  op.clear();
+  EXPECT_EQ(op.in({1000}, "[P(sum)]").out({3000}).ask(rows), "[R] -> [R]");
+}
+
+TEST(Choose, PendingSum_InputsCountTogether) {
+  // Of two pending inputs one is broadcast: less comes out than went in.
+  Asked add("aten::add", "Tensor", {4});
+  EXPECT_EQ(
+      add.in({8}, "[P(sum)]")
+          .in({64, 8}, "[P(sum)]")
+          .out({64, 8})
+          .ask(add_rows()),
+      "[P(sum)], [P(sum)] -> [P(sum)]");
+  EXPECT_EQ(add.cost(), 0);
+}
+
+TEST(Choose, PendingSum_OfALookupNotMadeLarger) {
+  // A MaskPartial would pass as a sum without a move.
+  Asked mm("aten::mm", "", {4});
+  const auto choice = mm.in({8, 4}, {MaskPartial({99, 4}, 0)})
+                          .in({4, 1000}, "[R]")
+                          .out({8, 1000})
+                          .ask(mm_rows_with_pending());
+  EXPECT_EQ(choice, "[S(0)], [R] -> [S(0)]");
+}
+
+TEST(Choose, PendingSum_NotMadeLargerOnOneOfTwoMeshDims) {
+  // The other mesh dimension stays as it lies.
+  Asked mm("aten::mm", "", {2, 2});
+  EXPECT_EQ(
+      mm.in({8, 4}, "[P(sum), R]")
+          .in({4, 1000}, "[R, S(1)]")
+          .out({8, 1000})
+          .ask(mm_rows_with_pending()),
+      "[S(0), R], [R, S(1)] -> [S(0), S(1)]");
+  mm.clear();
+  // On a mesh dimension of one rank nothing is ever reduced.
+  Asked one("aten::mm", "", {1, 2});
+  EXPECT_EQ(
+      one.in({8, 4}, "[P(sum), R]")
+          .in({4, 1000}, "[R, S(1)]")
+          .out({8, 1000})
+          .ask(mm_rows_with_pending()),
+      "[P(sum), R], [R, S(1)] -> [P(sum), S(1)]");
+}
+
 TEST(Choose, TwoMeshDims) {
   Asked mm("aten::mm", "", {2, 2});
   EXPECT_EQ(

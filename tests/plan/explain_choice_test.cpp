@@ -39,6 +39,24 @@ TEST(ExplainChoice, OneDim) {
           "chosen: [R], [S(1)] -> [S(1)], 33.1 us\n");
 }
 
+TEST(ExplainChoice, APendingSumThatWouldGrow) {
+  Asked mm("aten::mm", "", {4});
+  mm.in({8, 4}, "[P(sum)]").in({4, 1000}, "[R]").out({8, 1000});
+  Rows rows = mm_rows();
+  rows.push_back({{Partial("sum"), R}, {Partial("sum")}});
+  const std::string text = mm.explain(rows);
+  EXPECT_NE(
+      text.find("    P(sum),R->P(sum)   0.0 us      nothing to move; then a "
+                "pending reduction, 54.0 us\n"),
+      std::string::npos)
+      << text;
+  EXPECT_NE(
+      text.find("  * S(0),R->S(0)       30.1 us     argument 0: "
+                "reduce_scatter(op=sum, dim=0, mesh_dim=0)\n"),
+      std::string::npos)
+      << text;
+}
+
 TEST(ExplainChoice, RefusedRows) {
   Asked mm("aten::mm", "", {4});
   mm.in({64, 64}, "[R]").in({64, 62}, "[S(1)]").out({64, 62});

@@ -102,12 +102,18 @@ TEST(IndexRows, IndexAdd) {
 TEST(IndexRows, GatherWorksSliceBySlice) {
   const auto x = tensor({4, 3});
   EXPECT_EQ(
-      shard_rows("aten::gather", {x, tensor({4, 2}, c10::kLong)}, {{"dim", 1}}),
-      "S(0),S(0)->S(0) | R,S(1)->S(1)");
+      shard_rows(
+          "tessera::gather_part",
+          {x, tensor({4, 2}, c10::kLong)},
+          {{"dim", 1}}),
+      "S(0),S(0)->S(0) | R,S(1)->S(1) | S(1),R->MaskP");
   // A shorter index is cut elsewhere than what it points into.
   EXPECT_EQ(
-      shard_rows("aten::gather", {x, tensor({3, 2}, c10::kLong)}, {{"dim", 1}}),
-      "R,S(1)->S(1)");
+      shard_rows(
+          "tessera::gather_part",
+          {x, tensor({3, 2}, c10::kLong)},
+          {{"dim", 1}}),
+      "R,S(1)->S(1) | S(1),R->MaskP");
 }
 
 TEST(IndexRows, ScatterAddsFromSeveralRanks) {

@@ -1,9 +1,12 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/rules/printed_rows.h"
 
 namespace tessera::rule_tests {
 namespace {
+
+using ::testing::StartsWith;
 
 TEST(NnRows, Softmax) {
   const auto x = tensor({4, 3});
@@ -82,16 +85,41 @@ TEST(LossRows, Gradients) {
       "");
 }
 
-TEST(EmbeddingRows, ByColumnsAndByBatches) {
+TEST(EmbeddingRows, ByColumnsByRowsAndByBatches) {
   const auto indices = tensor({2, 5}, c10::kLong);
   EXPECT_EQ(
-      shard_rows("aten::embedding", {tensor({10, 4}), indices}),
-      "S(1),R->S(2) | R,S(0)->S(0) | R,S(1)->S(1)");
-  EXPECT_EQ(
-      output_sizes("aten::embedding", {tensor({10, 4}), indices}), "[2, 5, 4]");
+      rows("tessera::lookup", {tensor({10, 4}), indices}),
+      "S(1),R->S(2) | S(0),R->MaskP | R,S(0)->S(0) | R,S(1)->S(1) | "
+      "P(sum),R->P(sum) | P(avg),R->P(avg) | P(product),R->P(product) | "
+      "P(min),R->P(min) | P(max),R->P(max)");
 }
 
-TEST(EmbeddingRows, Gradient) {
+TEST(EmbeddingRows, GradientLiesAsTheTable) {
+  const auto grad = tensor({2, 5, 4});
+  const auto indices = tensor({2, 5}, c10::kLong);
+  const auto table = tensor({10, 4});
+  const auto with = [](bool scale, bool sparse) {
+    return Plain{{"scale_grad_by_freq", scale}, {"sparse", sparse}};
+  };
+  const char* op = "tessera::lookup_backward";
+  // A table that is a pending reduction is whole on every rank.
+  EXPECT_THAT(
+      rows(op, {grad, indices, table}, with(false, false)),
+      StartsWith(
+          "S(2),R,S(1)->S(1) | R,R,S(0)->S(0) | S(0),S(0),R->P(sum) | "
+          "S(1),S(1),R->P(sum) | P(sum),R,R->P(sum) | P(avg),R,R->P(avg) | "
+          "R,R,P(sum)->R | S(0),S(0),P(sum)->P(sum) | "));
+  EXPECT_THAT(
+      rows(op, {grad, indices, table}, with(true, false)),
+      StartsWith(
+          "S(2),R,S(1)->S(1) | R,R,S(0)->S(0) | P(sum),R,R->P(sum) | "
+          "P(avg),R,R->P(avg) | R,R,P(sum)->R | P(sum),R,P(sum)->P(sum) | "));
+  EXPECT_EQ(
+      rows(op, {grad, indices, table}, with(false, true)),
+      "S(2),R,S(1)->S(1) | R,R,S(0)->S(0)");
+}
+
+TEST(EmbeddingRows, DenseGradient) {
   const auto grad = tensor({2, 5, 4});
   const auto indices = tensor({2, 5}, c10::kLong);
   const auto with = [](bool scale) {

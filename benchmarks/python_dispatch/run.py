@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""The cost of a call from Python: plain torch, tessera, torch.distributed.tensor.
+
+All three in one process, in turns, on the same ops: 4x4 shards, one shard here, a
+warm cache, no gradients, one thread. tessera's mesh has one simulated rank;
+torch's is a fake group of four. Prints the best time of this thread for each and
+what is added to the plain op, beside the goals.
+"""
+
+import argparse
+import gc
+import json
+import pathlib
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.distributed.tensor as torch_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import tessera
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import report  # noqa: E402
+
+RANKS = 4
+# How many times smaller than torch's the added time should be.
+LEAST_GAIN = 10.0
+GOALS = {"embedding, row-wise": 20.0}
+# Where plain tensors have no such op, plain is the cost of calling anything.
+NO_PLAIN = ["from_local", "to_local", "redistribute, nothing to do"]
+
+
+def make_ops(x, y, w, leaf, tables, ids):
+    def backward():
+        leaf.grad = None
+        with torch.enable_grad():
+            ((leaf + leaf) * leaf).sum().backward()
+
+    return {
+        "add": lambda: torch.add(x, y),
+        "add_": lambda: x.add_(y),
+        "add_(scalar)": lambda: x.add_(1),
+        "x + 1": lambda: x + 1,
+        "mul": lambda: torch.mul(x, y),
+        "relu": lambda: torch.relu(x),
+        "detach": lambda: x.detach(),
+        "mm": lambda: torch.mm(x, w),
+        "t": lambda: x.t(),
+        "view": lambda: x.view(-1),
+        "sum": lambda: x.sum(),
+        "cat of 2": lambda: torch.cat([x, y], 1),
+        "embedding, column-wise": lambda: torch.nn.functional.embedding(
+            ids, tables[1]
+        ),
+        "embedding, row-wise": lambda: torch.nn.functional.embedding(
+            ids, tables[0]
+        ),
+        "backward": backward,
+    }
+
+
+def make_distributed(library, mesh):
+    """The ops on tensors of one library, and those that plain ones lack."""
+
+    def distributed(placement, local=None):
+        local = torch.rand(4, 4) if local is None else local
+        return library.DTensor.from_local(local, mesh, [placement])
+
+    shard, replicate = library.Shard, library.Replicate
+    ids = distributed(replicate(), torch.arange(4))
+    ops = make_ops(
+        distributed(shard(0)),
+        distributed(shard(0)),
+        distributed(replicate()),
+        distributed(shard(0)).requires_grad_(),
+        [distributed(shard(0)), distributed(shard(1))],
+        ids,
+    )
+    local, placements = torch.rand(4, 4), [shard(0)]
+    x = distributed(shard(0))
+    ops["from_local"] = lambda: library.DTensor.from_local(
+        local, mesh, placements
+    )
+    ops["to_local"] = lambda: x.to_local()
+    ops["redistribute, nothing to do"] = lambda: x.redistribute(
+        mesh, placements
+    )
+    return ops
+
+
+ROW_WISE = "embedding, row-wise"
+
+
+def is_row_wise(ops):
+    """Whether a table cut by rows is looked up as it lies.
+
+    Then the result is a pending sum. A library may also move the table first,
+    which costs nothing on a mesh of one rank and is no row-wise lookup.
+    """
+    return ops[ROW_WISE]().placements[0].is_partial()
+
+
+def make_calls(our_mesh, torch_mesh):
+    def local():
+        return torch.rand(4, 4)
+
+    plain = make_ops(
+        local(),
+        local(),
+        local(),
+        local().requires_grad_(),
+        [local(), local()],
+        torch.arange(4),
+    )
+    plain |= {name: lambda: None for name in NO_PLAIN}
+    sides = {
+        "plain": plain,
+        "ours": make_distributed(tessera, our_mesh),
+        "torch": make_distributed(torch_tensor, torch_mesh),
+    }
+    names = list(sides["ours"])
+    if not all(is_row_wise(sides[side]) for side in ("ours", "torch")):
+        print(f"{ROW_WISE}: left out, a table was moved", file=sys.stderr)
+        names.remove(ROW_WISE)
+    return {
+        (name, side): ops[name]
+        for name in names
+        for side, ops in sides.items()
+    }
+
+
+def sample(op, count):
+    start = time.thread_time_ns()
+    for _ in range(count):
+        op()
+    return (time.thread_time_ns() - start) / count
+
+
+def time_calls(calls, samples):
+    counts = {}
+    for name, op in calls.items():
+        sample(op, 20)
+        # About two milliseconds a sample.
+        counts[name] = max(1, int(2e6 / max(sample(op, 20), 100)))
+    best = {}
+    for _ in range(samples):
+        for name, op in calls.items():
+            took = sample(op, counts[name])
+            best[name] = min(best.get(name, took), took)
+    return best
+
+
+def time_table(best):
+    rows, figures = [], {}
+    for name in dict.fromkeys(name for name, _ in best):
+        plain, ours, theirs = (
+            best[name, side] / 1000 for side in ("plain", "ours", "torch")
+        )
+        gain = (theirs - plain) / max(ours - plain, 1e-3)
+        goal = GOALS.get(name, LEAST_GAIN)
+        figures[name] = dict(
+            plain_us=plain, ours_us=ours, torch_us=theirs, gain=gain
+        )
+        rows.append([
+            name,
+            f"{plain:.2f}",
+            f"{ours:.2f}",
+            f"{theirs:.2f}",
+            f"{ours - plain:.2f}",
+            f"{theirs - plain:.2f}",
+            f"{gain:.1f}x ({'ok' if gain >= goal else 'MISSED'}, {goal:.0f}x)",
+        ])
+    headings = [
+        "op",
+        "plain us",
+        "ours us",
+        "torch DTensor us",
+        "ours added us",
+        "torch added us",
+        "torch added / ours",
+    ]
+    return report.table(headings, rows), figures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=60)
+    parser.add_argument("--json", type=pathlib.Path)
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "fake", store=FakeStore(), rank=0, world_size=RANKS
+    )
+    torch_mesh = dist.init_device_mesh("cpu", (RANKS,))
+    with tessera.simulate(1), torch.no_grad():
+        our_mesh = tessera.init_device_mesh("cpu", (1,))
+        calls = make_calls(our_mesh, torch_mesh)
+        gc.disable()
+        best = time_calls(calls, args.samples)
+    dist.destroy_process_group()
+    table, figures = time_table(best)
+    print(f"Time a call from Python, best of {args.samples} samples\n\n{table}")
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

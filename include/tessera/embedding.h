@@ -1,0 +1,53 @@
+// How lookups in sharded tables are carried out.
+//
+// torch::nn::Embedding, torch::embedding and at::embedding work on distributed
+// tensors as they are. What is said here is what they have no argument for.
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/export.h"
+
+namespace tessera {
+
+// The ways of indices that are sharded over the ranks which share the rows of a
+// table. The table never moves; both give the same rows, in the layout of the
+// indices.
+enum class LookupWay : uint8_t {
+  // Whichever the cost function finds cheaper.
+  Cheapest,
+  // Every rank gets all indices, looks its own rows up, and a reduce-scatter
+  // deals the rows out. Two collectives; sends each row once a rank.
+  Gather,
+  // Each distinct index goes to the rank that holds its row, and the row comes
+  // back. Three collectives; sends only what is asked for. Where a table's rows
+  // are cut by several mesh dimensions, or its shards are meta tensors, Gather
+  // is used instead.
+  Exchange,
+};
+
+struct EmbeddingOptions {
+  LookupWay way = LookupWay::Cheapest;
+  // Whether embedding_renorm_ (the max_norm of modules) may renormalise
+  // distributed tables. It gathers sharded indices, and reduces the norms of
+  // tables that are cut by columns. Refused by default, as it writes the table
+  // in the forward pass.
+  bool max_norm = false;
+};
+
+// While one is alive, lookups of this thread follow its options. Scopes nest.
+class TESSERA_API EmbeddingScope {
+ public:
+  explicit EmbeddingScope(const EmbeddingOptions& options);
+  ~EmbeddingScope();
+  EmbeddingScope(const EmbeddingScope&) = delete;
+  EmbeddingScope& operator=(const EmbeddingScope&) = delete;
+
+  // This thread's options; the defaults outside a scope.
+  static const EmbeddingOptions& current();
+
+ private:
+  EmbeddingOptions previous_;
+};
+
+}  // namespace tessera

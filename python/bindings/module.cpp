@@ -1,0 +1,32 @@
+// The module tessera._C: the C++ API as Python objects. What Python's
+// conventions ask for on top of it is in the package.
+#include <c10/util/Exception.h>
+#include <torch/csrc/Exceptions.h>
+
+#include "convert.h"
+
+namespace {
+
+// The library's errors as the Python types that torch gives its own.
+void translate_errors(std::exception_ptr error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const c10::Error&) {
+    torch::translate_exception_to_python(error);
+  }
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  namespace ts = tessera::python;
+  pybind11::register_local_exception_translator(translate_errors);
+  ts::bind_placements(m);
+  ts::bind_meshes(m);
+  ts::bind_worlds(m);
+  ts::bind_specs(m);
+  ts::bind_tensors(m);
+  ts::bind_factories(m);
+  ts::bind_debugging(m);
+  ts::bind_attributes(m);
+}

@@ -1,0 +1,236 @@
+// Distributed tensors: asking them, making and unmaking them.
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <sstream>
+
+#include "convert.h"
+#include "tessera/distribute.h"
+#include "tessera/dtensor.h"
+
+namespace tessera::python {
+
+namespace {
+
+std::optional<Sizes> optional_sizes(py::handle sizes, const char* caller) {
+  if (sizes.is_none()) return std::nullopt;
+  return as_sizes(sizes, caller);
+}
+
+// One tensor, or a list with one for each rank that lives here.
+at::Tensor from_local(
+    py::handle local,
+    py::handle device_mesh,
+    py::handle placements,
+    bool run_check,
+    py::handle shape,
+    py::handle stride) {
+  constexpr const char* kCaller = "from_local";
+  const auto mesh = as_mesh(device_mesh, kCaller);
+  FromLocalOptions options;
+  options.run_check = run_check;
+  options.shape = optional_sizes(shape, kCaller);
+  options.stride = optional_sizes(stride, kCaller);
+  if (THPVariable_Check(local.ptr())) {
+    const at::Tensor& tensor = THPVariable_Unpack(local.ptr());
+    const auto wanted = as_placements(placements, mesh, tensor.dim(), kCaller);
+    py::gil_scoped_release no_gil;
+    return DTensor::from_local(tensor, mesh, wanted, options);
+  }
+  TORCH_CHECK_TYPE(
+      py::isinstance<py::list>(local) || py::isinstance<py::tuple>(local),
+      "[from_local] expected a tensor, or a list of tensors, one for each rank "
+      "that lives here, got ",
+      py::repr(local).cast<std::string>());
+  const auto locals = local.cast<std::vector<at::Tensor>>();
+  const int64_t ndim = locals.empty() ? 0 : locals[0].dim();
+  const auto wanted = as_placements(placements, mesh, ndim, kCaller);
+  py::gil_scoped_release no_gil;
+  return DTensor::from_local(locals, mesh, wanted, options);
+}
+
+at::Tensor distribute(
+    const at::Tensor& tensor,
+    py::handle device_mesh,
+    py::handle placements,
+    bool same_on_all_ranks) {
+  const auto mesh = as_mesh(device_mesh, "distribute_tensor");
+  const auto wanted =
+      as_placements(placements, mesh, tensor.dim(), "distribute_tensor");
+  py::gil_scoped_release no_gil;
+  return distribute_tensor(tensor, mesh, wanted, {same_on_all_ranks});
+}
+
+void distribute_in_place(
+    const at::Tensor& tensor,
+    py::handle device_mesh,
+    py::handle placements,
+    bool same_on_all_ranks) {
+  const auto mesh = as_mesh(device_mesh, "distribute_");
+  const auto wanted =
+      as_placements(placements, mesh, tensor.dim(), "distribute_");
+  py::gil_scoped_release no_gil;
+  distribute_(tensor, mesh, wanted, {same_on_all_ranks});
+}
+
+at::Tensor redistribute(
+    const at::Tensor& tensor,
+    py::handle device_mesh,
+    py::handle placements,
+    bool /*async_op*/) {
+  const DTensor distributed(tensor);
+  auto wanted = as_optional_placements(placements, "redistribute");
+  TORCH_CHECK(
+      wanted.has_value(),
+      "[redistribute] placements is needed to redistribute");
+  if (device_mesh.is_none()) {
+    py::gil_scoped_release no_gil;
+    return distributed.redistribute(*wanted);
+  }
+  const auto mesh = as_mesh(device_mesh, "redistribute");
+  py::gil_scoped_release no_gil;
+  return distributed.redistribute(mesh, *wanted);
+}
+
+at::Tensor to_local(const at::Tensor& tensor, py::handle grad_placements) {
+  auto wanted = as_optional_placements(grad_placements, "to_local");
+  return DTensor(tensor).to_local(std::move(wanted));
+}
+
+std::vector<at::Tensor> shards(
+    const at::Tensor& tensor, py::handle grad_placements) {
+  auto wanted = as_optional_placements(grad_placements, "shards");
+  return DTensor(tensor).shards(std::move(wanted));
+}
+
+at::Tensor full_tensor(const at::Tensor& tensor, py::handle grad_placements) {
+  auto wanted = as_optional_placements(grad_placements, "full_tensor");
+  py::gil_scoped_release no_gil;
+  return DTensor(tensor).full_tensor(std::move(wanted));
+}
+
+// Gradients that arrive at a leaf are brought to the leaf's own layout.
+// distribute_tensor does this for what it makes; a torch.nn.Parameter made of
+// its result is another leaf.
+void keep_grad_layout(const at::Tensor& leaf) {
+  leaf.register_hook(
+      [spec = DTensor(leaf).spec()](const at::Tensor& grad) -> at::Tensor {
+        if (is_dtensor(grad)) {
+          return DTensor(grad).redistribute(spec->placements);
+        }
+        // Some formulas give a plain tensor, equal on every rank.
+        return distribute_tensor(
+            grad.detach(),
+            spec->mesh,
+            spec->placements,
+            {/*same_on_all_ranks=*/true});
+      });
+}
+
+std::string layout_text(const at::Tensor& tensor) {
+  std::ostringstream out;
+  out << DTensor(tensor).spec()->str();
+  return out.str();
+}
+
+}  // namespace
+
+void bind_tensors(py::module_& m) {
+  m.def(
+      "is_dtensor",
+      [](py::handle object) {
+        return THPVariable_Check(object.ptr()) &&
+               is_dtensor(THPVariable_Unpack(object.ptr()));
+      },
+      py::arg("object"),
+      "Whether an object is a distributed tensor.");
+  m.def(
+      "from_local",
+      &from_local,
+      py::arg("local_tensor"),
+      py::arg("device_mesh") = py::none(),
+      py::arg("placements") = py::none(),
+      py::kw_only(),
+      py::arg("run_check") = false,
+      py::arg("shape") = py::none(),
+      py::arg("stride") = py::none(),
+      "A distributed tensor of this rank's shard; replicated without "
+      "placements. Differentiable. In a simulated world local_tensor is one "
+      "tensor, which every rank holds, or a list with one for each rank. With "
+      "run_check the ranks compare the shapes and replicas become the first "
+      "rank's; without, nothing is sent. Uneven shards need shape and stride "
+      "of the whole.");
+  m.def(
+      "distribute_tensor",
+      &distribute,
+      py::arg("tensor"),
+      py::arg("device_mesh"),
+      py::arg("placements"),
+      py::arg("same_on_all_ranks"));
+  m.def(
+      "distribute_",
+      &distribute_in_place,
+      py::arg("tensor"),
+      py::arg("device_mesh"),
+      py::arg("placements"),
+      py::arg("same_on_all_ranks"));
+  m.def(
+      "redistribute",
+      &redistribute,
+      py::arg("self"),
+      py::arg("device_mesh") = py::none(),
+      py::arg("placements") = py::none(),
+      py::kw_only(),
+      py::arg("async_op") = false,
+      "The same value in another layout. Differentiable; communicates as "
+      "needed. It is done when it returns: async_op changes nothing.");
+  m.def(
+      "to_local",
+      &to_local,
+      py::arg("self"),
+      py::kw_only(),
+      py::arg("grad_placements") = py::none(),
+      "This rank's shard. Differentiable; does not communicate.");
+  m.def(
+      "full_tensor",
+      &full_tensor,
+      py::arg("self"),
+      py::kw_only(),
+      py::arg("grad_placements") = py::none(),
+      "The whole value, as a plain tensor. Differentiable.");
+  m.def(
+      "shards",
+      &shards,
+      py::arg("self"),
+      py::kw_only(),
+      py::arg("grad_placements") = py::none(),
+      "The shards that live in this process, one a rank. Differentiable.");
+  m.def(
+      "shard",
+      [](const at::Tensor& tensor, int64_t rank) {
+        return DTensor(tensor).shard(rank);
+      },
+      py::arg("self"),
+      py::arg("rank"),
+      "The shard of one rank that lives in this process, detached.");
+  m.def(
+      "device_mesh",
+      [](const at::Tensor& tensor) { return DTensor(tensor).mesh(); },
+      "The mesh over which the tensor lies.");
+  m.def(
+      "placements",
+      [](const at::Tensor& tensor) {
+        return to_python(DTensor(tensor).placements());
+      },
+      "How the tensor lies, one placement for each mesh dimension.");
+  m.def(
+      "spec",
+      [](const at::Tensor& tensor) {
+        return to_python(DTensor(tensor).spec());
+      },
+      "The layout: mesh, placements, shape, strides and dtype.");
+  m.def("layout_text", &layout_text, py::arg("tensor"));
+  m.def("keep_grad_layout", &keep_grad_layout, py::arg("leaf"));
+}
+
+}  // namespace tessera::python

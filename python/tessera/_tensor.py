@@ -1,0 +1,106 @@
+"""DTensor: the class by which Python asks whether a tensor is distributed.
+
+Distributed tensors are made by C++ and are objects of torch.Tensor (or
+torch.nn.Parameter), like every result of a torch operation. DTensor has no
+objects of its own: isinstance asks C++, and its methods are attributes of
+torch.Tensor that plain tensors seem not to have.
+"""
+
+import functools
+from typing import Any
+
+import torch
+
+from tessera import _C
+from tessera._pickle import reduce_dtensor
+
+__all__ = ["DTensor"]
+
+
+class _DTensorMeta(torch._C._TensorMeta):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return _C.is_dtensor(instance)
+
+
+class DTensor(torch.Tensor, metaclass=_DTensorMeta):
+    """A tensor laid out over a mesh of ranks.
+
+    Make one with distribute_tensor, DTensor.from_local or a factory.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "DTensor":
+        raise TypeError(
+            "[DTensor] a distributed tensor is made with distribute_tensor, "
+            "DTensor.from_local or a factory such as zeros, not with DTensor()"
+        )
+
+    # As it is: a function of Python's around it would double its time.
+    from_local = staticmethod(_C.from_local)
+
+
+def _text(tensor: torch.Tensor) -> str:
+    """The layout and the shards that live here. Does not communicate."""
+    mesh = tensor.device_mesh
+    lines = [f"DTensor({_C.layout_text(tensor)}"]
+    if tensor.grad_fn is not None:
+        lines[0] += f", grad_fn=<{tensor.grad_fn.name()}>"
+    elif tensor.requires_grad:
+        lines[0] += ", requires_grad=True"
+    lines[0] += ")"
+    with torch.no_grad():
+        local = tensor.shards()
+    for rank, shard in zip(mesh.local_ranks, local):
+        lines.append(f"rank {rank}: {shard}")
+    return "\n".join(lines)
+
+
+def _deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    with torch.no_grad():
+        copy = tensor.detach().clone()
+    copy.requires_grad_(tensor.requires_grad)
+    if tensor.grad is not None:
+        copy.grad = tensor.grad.__deepcopy__(memo)
+    memo[id(tensor)] = copy
+    return copy
+
+
+def _extend(name: str, for_distributed: Any, leaves_only: bool = False) -> None:
+    """Gives a method of torch.Tensor another body for distributed tensors."""
+    plain = getattr(torch.Tensor, name)
+
+    @functools.wraps(plain)
+    def method(self, *args, **kwargs):
+        if _C.is_dtensor(self) and (self.is_leaf or not leaves_only):
+            return for_distributed(self, *args, **kwargs)
+        return plain(self, *args, **kwargs)
+
+    setattr(torch.Tensor, name, method)
+
+
+def _install() -> None:
+    attributes = {
+        "redistribute": (_C.redistribute, False),
+        "to_local": (_C.to_local, False),
+        "full_tensor": (_C.full_tensor, False),
+        "shards": (_C.shards, False),
+        "shard": (_C.shard, False),
+        "device_mesh": (_C.device_mesh, True),
+        "placements": (_C.placements, True),
+        "_local_tensor": (_C.to_local, True),
+        "_spec": (_C.spec, True),
+    }
+    for name, (function, is_property) in attributes.items():
+        attribute = _C.tensor_attribute(function, name, is_property)
+        setattr(torch.Tensor, name, attribute)
+    _extend(
+        "__repr__",
+        lambda self, *, tensor_contents=None: tensor_contents or _text(self),
+    )
+    # torch refuses to copy what is no leaf, whatever it is.
+    _extend("__deepcopy__", _deepcopy, leaves_only=True)
+    _extend("_reduce_ex_internal", lambda self, proto: reduce_dtensor(self))
+
+
+_install()

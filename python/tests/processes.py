@@ -1,0 +1,69 @@
+"""Runs test bodies in four processes with torch.distributed's Gloo group."""
+
+import os
+import socket
+import traceback
+
+import torch
+import torch.multiprocessing as multiprocessing
+
+RANKS = 4
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _run(rank: int, body, port: int, errors, use_torch: bool) -> None:
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(RANKS),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    try:
+        if use_torch:
+            torch.distributed.init_process_group("gloo")
+        body(rank)
+        if use_torch:
+            torch.distributed.barrier()
+            torch.distributed.destroy_process_group()
+        # A spawned process does not run what is registered with atexit.
+        from tessera import _world
+
+        _world.leave()
+    except BaseException:
+        errors.put((rank, traceback.format_exc()))
+        raise
+
+
+def run(body, use_torch: bool = True) -> None:
+    """Calls body(rank) on four ranks; fails with the traceback of the first.
+
+    Without `use_torch` there is no process group, only the environment that
+    torchrun would set.
+    """
+    context = multiprocessing.get_context("spawn")
+    errors = context.SimpleQueue()
+    port = _free_port()
+    processes = [
+        context.Process(target=_run, args=(rank, body, port, errors, use_torch))
+        for rank in range(RANKS)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=180)
+    hung = [rank for rank, p in enumerate(processes) if p.is_alive()]
+    for process in processes:
+        if process.is_alive():
+            process.kill()
+    if not errors.empty():
+        rank, text = errors.get()
+        raise AssertionError(f"rank {rank}:\n{text}")
+    assert not hung, f"ranks {hung} did not end"
+    assert all(process.exitcode == 0 for process in processes)

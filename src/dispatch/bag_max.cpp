@@ -1,0 +1,135 @@
+#include "dispatch/bag_max.h"
+
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/where.h>
+
+#include <limits>
+
+#include "comm/comm_event.h"
+#include "dispatch/autograd.h"
+#include "dispatch/index_kernel.h"
+#include "tessera/shard_math.h"
+
+namespace tessera::detail {
+
+namespace {
+
+constexpr std::string_view kCause = "aten::_embedding_bag";
+constexpr int32_t kNobody = std::numeric_limits<int32_t>::max();
+
+// What of the table and of the bags lives at `position`.
+BagLocal local_at(
+    const Spec& table, const Spec& batch, int64_t bags, int64_t position) {
+  const auto rows =
+      local_range(table.sizes[0], 0, table.mesh, table.placements, position);
+  const auto held =
+      local_range(bags, 0, table.mesh, batch.placements, position);
+  const auto places =
+      local_range(batch.sizes[0], 0, table.mesh, batch.placements, position);
+  return {rows.begin, table.sizes[0], held.begin, held.size, places.begin};
+}
+
+// The value of a table that may be a pending reduction.
+at::Tensor without_pending(const at::Tensor& weight) {
+  return redistribute(
+      weight, grad_placements_of(distributed_meta(weight).spec->placements));
+}
+
+// Whether no mesh dimension cuts both the table and the indices.
+bool cut_apart(const at::Tensor& weight, const at::Tensor& indices) {
+  const auto& table = distributed_meta(weight).spec->placements;
+  const auto& batch = distributed_meta(indices).spec->placements;
+  for (size_t m = 0; m < table.size(); ++m) {
+    if (table[m].is_shard() && !batch[m].is_replicate()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Of equal maxima the first entry of the bag wins, on whichever rank it is.
+void merge(const MeshDim& at, Shards& values, Shards& winners) {
+  auto& comm = collectives(at.mesh);
+  const auto best = comm.all_reduce(at, values, ReduceOp::Max);
+  for (size_t i = 0; i < winners.size(); ++i) {
+    const auto here = winners[i].ge(0).logical_and(values[i].eq(best[i]));
+    winners[i] =
+        at::where(here, winners[i], at::full_like(winners[i], kNobody));
+  }
+  winners = comm.all_reduce(at, winners, ReduceOp::Min);
+  for (size_t i = 0; i < winners.size(); ++i) {
+    winners[i].masked_fill_(winners[i].eq(kNobody), -1);
+  }
+  values = best;
+}
+
+}  // namespace
+
+bool cuts_rows_of_max(const at::Tensor& weight, const BagArgs& args) {
+  if (args.mode != BagMode::kMax || !is_dtensor(weight) || weight.is_meta()) {
+    return false;
+  }
+  const Spec& table = *distributed_meta(weight).spec;
+  for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
+    if (table.placements[m].is_shard(0) && table.mesh.size(m) > 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
+Bags max_over_rows(
+    const at::Tensor& given_weight,
+    const at::Tensor& given_indices,
+    const at::Tensor& given_offsets,
+    const BagArgs& args) {
+  const Placements whole(
+      distributed_meta(given_weight).spec->mesh.ndim(), Replicate());
+  const auto weight = without_pending(given_weight);
+  const auto offsets = redistribute(given_offsets, whole, kCause);
+  const auto indices = args.whole_bags && cut_apart(weight, given_indices)
+                           ? given_indices
+                           : redistribute(given_indices, whole, kCause);
+  const auto& table = *distributed_meta(weight).spec;
+  const auto& batch = *distributed_meta(indices).spec;
+  const int64_t bags = offsets.size(0) - (args.include_last_offset ? 1 : 0);
+  Shards values;
+  Shards winners;
+  run_agreed(indices, kCause, [&] {
+    for (size_t i = 0; i < table.mesh.local_positions().size(); ++i) {
+      auto part = plain_bag(
+          distributed_meta(weight).shards[i],
+          distributed_meta(indices).shards[i],
+          distributed_meta(offsets).shards[i],
+          std::nullopt,
+          args,
+          local_at(table, batch, bags, table.mesh.local_positions()[i]),
+          BagEmpty::kLowest);
+      values.push_back(std::move(part.pooled));
+      winners.push_back(std::move(part.winners));
+    }
+  });
+  const CommCauseGuard cause(kCause);
+  Placements placements = table.placements;
+  for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
+    if (placements[m].is_shard(0)) {
+      merge({table.mesh, m}, values, winners);
+      placements[m] = Replicate();
+    } else if (placements[m].is_replicate()) {
+      placements[m] = batch.placements[m];
+    }
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = values[i].masked_fill(winners[i].lt(0), 0);
+  }
+  const Sizes sizes{bags, weight.size(1)};
+  return {
+      make_distributed(
+          Spec::make(table.mesh, placements, sizes, table.dtype),
+          std::move(values)),
+      make_distributed(
+          Spec::make(table.mesh, placements, sizes, at::kInt),
+          std::move(winners))};
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,283 @@
+#include "dispatch/bag_ops.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+
+#include "dispatch/index_kernel.h"
+#include "dispatch/kernel.h"
+
+namespace tessera::detail {
+
+namespace {
+
+using OptionalInt = std::optional<int64_t>;
+using OptionalTensor = std::optional<at::Tensor>;
+
+constexpr const char* kBag =
+    "bag(Tensor weight, Tensor indices, Tensor offsets, "
+    "Tensor? per_sample_weights=None, int mode=0, "
+    "bool include_last_offset=False, int padding_idx=-1, "
+    "bool whole_bags=False, *, int first_row=0, int? table_rows=None, "
+    "int first_bag=0, int? bag_count=None, int first_index=0) "
+    "-> (Tensor, Tensor)";
+constexpr const char* kBagBackward =
+    "bag_backward(Tensor grad, Tensor indices, Tensor offsets, Tensor weight, "
+    "Tensor? per_sample_weights=None, Tensor? winners=None, int mode=0, "
+    "bool include_last_offset=False, int padding_idx=-1, "
+    "bool whole_bags=False, bool sparse=False, *, int first_row=0, "
+    "int? table_rows=None, int first_bag=0, int? bag_count=None, "
+    "int first_index=0) -> Tensor";
+constexpr const char* kBagWeightsBackward =
+    "bag_weights_backward(Tensor grad, Tensor indices, Tensor offsets, "
+    "Tensor weight, bool include_last_offset=False, int padding_idx=-1, "
+    "bool whole_bags=False, *, int first_row=0, int? table_rows=None, "
+    "int first_bag=0, int? bag_count=None, int first_index=0) -> Tensor";
+
+int64_t all_bags(const at::Tensor& offsets, bool include_last_offset) {
+  return offsets.size(0) - (include_last_offset ? 1 : 0);
+}
+
+void check_table(const at::Tensor& weight) {
+  TORCH_CHECK_VALUE(
+      weight.dim() == 2,
+      "[embedding_bag] expected a table of two dimensions, but got one of "
+      "shape ",
+      weight.sizes());
+}
+
+// The bags of this part, as its indices see them.
+BagInput input_of(
+    const at::Tensor& indices,
+    const at::Tensor& offsets,
+    const OptionalTensor& per_sample_weights,
+    const BagArgs& args,
+    const BagLocal& local) {
+  BagInput input{
+      .indices = indices,
+      .offsets = offsets,
+      .include_last_offset = args.include_last_offset,
+      .padding_idx = args.padding_idx,
+      .per_sample_weights = per_sample_weights};
+  const int64_t all = all_bags(offsets, args.include_last_offset);
+  if (local.bag_count.value_or(all) != all || local.first_index != 0) {
+    input.offsets = offsets.narrow(0, local.first_bag, *local.bag_count)
+                        .sub(local.first_index);
+    input.include_last_offset = false;
+  }
+  return input;
+}
+
+BagPart part_of(const at::Tensor& weight, const BagLocal& local) {
+  return {local.first_row, local.table_rows.value_or(weight.size(0))};
+}
+
+at::Tensor no_winners(const at::Tensor& weight) {
+  return at::empty({0}, weight.options().dtype(at::kInt));
+}
+
+std::tuple<at::Tensor, at::Tensor> plain(
+    const at::Tensor& weight,
+    const at::Tensor& indices,
+    const at::Tensor& offsets,
+    const OptionalTensor& per_sample_weights,
+    int64_t mode,
+    bool include_last_offset,
+    int64_t padding_idx,
+    bool whole_bags,
+    int64_t first_row,
+    OptionalInt table_rows,
+    int64_t first_bag,
+    OptionalInt bag_count,
+    int64_t first_index) {
+  auto bags = plain_bag(
+      weight,
+      indices,
+      offsets,
+      per_sample_weights,
+      {static_cast<BagMode>(mode),
+       include_last_offset,
+       padding_idx,
+       whole_bags},
+      {first_row, table_rows, first_bag, bag_count, first_index},
+      BagEmpty::kZero);
+  return {std::move(bags.pooled), std::move(bags.winners)};
+}
+
+std::tuple<at::Tensor, at::Tensor> meta(
+    const at::Tensor& weight,
+    const at::Tensor&,
+    const at::Tensor& offsets,
+    const OptionalTensor&,
+    int64_t mode,
+    bool include_last_offset,
+    int64_t,
+    bool,
+    int64_t,
+    OptionalInt,
+    int64_t,
+    OptionalInt bag_count,
+    int64_t) {
+  check_table(weight);
+  const int64_t bags =
+      bag_count.value_or(all_bags(offsets, include_last_offset));
+  const bool max = static_cast<BagMode>(mode) == BagMode::kMax;
+  auto pooled = at::empty({bags, weight.size(1)}, weight.options());
+  return {
+      pooled,
+      max ? at::empty(pooled.sizes(), pooled.options().dtype(at::kInt))
+          : no_winners(weight)};
+}
+
+at::Tensor plain_backward(
+    const at::Tensor& grad,
+    const at::Tensor& indices,
+    const at::Tensor& offsets,
+    const at::Tensor& weight,
+    const OptionalTensor& per_sample_weights,
+    const OptionalTensor& winners,
+    int64_t mode,
+    bool include_last_offset,
+    int64_t padding_idx,
+    bool whole_bags,
+    bool sparse,
+    int64_t first_row,
+    OptionalInt table_rows,
+    int64_t first_bag,
+    OptionalInt bag_count,
+    int64_t first_index) {
+  const BagArgs args{
+      static_cast<BagMode>(mode), include_last_offset, padding_idx, whole_bags};
+  const BagLocal local{
+      first_row, table_rows, first_bag, bag_count, first_index};
+  TORCH_CHECK_VALUE(
+      grad.dim() == 2 && grad.size(1) == weight.size(1),
+      "[tessera.bag_backward] expected a gradient with ",
+      weight.size(1),
+      " columns, but got one of shape ",
+      grad.sizes());
+  const auto input =
+      input_of(indices, offsets, per_sample_weights, args, local);
+  const auto part = part_of(weight, local);
+  const auto won = args.mode == BagMode::kMax ? winners : std::nullopt;
+  return sparse ? embedding_bag_sparse_backward(
+                      grad, weight.size(0), part, input, args.mode, won)
+                : embedding_bag_dense_backward(
+                      grad, weight.size(0), part, input, args.mode, won);
+}
+
+at::Tensor meta_backward(
+    const at::Tensor& grad,
+    const at::Tensor&,
+    const at::Tensor&,
+    const at::Tensor& weight,
+    const OptionalTensor&,
+    const OptionalTensor&,
+    int64_t,
+    bool,
+    int64_t,
+    bool,
+    bool,
+    int64_t,
+    OptionalInt,
+    int64_t,
+    OptionalInt,
+    int64_t) {
+  return at::empty(weight.sizes(), grad.options());
+}
+
+at::Tensor plain_weights_backward(
+    const at::Tensor& grad,
+    const at::Tensor& indices,
+    const at::Tensor& offsets,
+    const at::Tensor& weight,
+    bool include_last_offset,
+    int64_t padding_idx,
+    bool whole_bags,
+    int64_t first_row,
+    OptionalInt table_rows,
+    int64_t first_bag,
+    OptionalInt bag_count,
+    int64_t first_index) {
+  const BagArgs args{
+      BagMode::kSum, include_last_offset, padding_idx, whole_bags};
+  const BagLocal local{
+      first_row, table_rows, first_bag, bag_count, first_index};
+  return embedding_bag_weights_backward(
+      grad,
+      weight,
+      part_of(weight, local),
+      input_of(indices, offsets, std::nullopt, args, local));
+}
+
+at::Tensor meta_weights_backward(
+    const at::Tensor& grad,
+    const at::Tensor& indices,
+    const at::Tensor&,
+    const at::Tensor&,
+    bool,
+    int64_t,
+    bool,
+    int64_t,
+    OptionalInt,
+    int64_t,
+    OptionalInt,
+    int64_t) {
+  return at::empty(indices.sizes(), grad.options());
+}
+
+}  // namespace
+
+Bags plain_bag(
+    const at::Tensor& weight,
+    const at::Tensor& indices,
+    const at::Tensor& offsets,
+    const OptionalTensor& per_sample_weights,
+    const BagArgs& args,
+    const BagLocal& local,
+    BagEmpty empty) {
+  check_table(weight);
+  const auto input =
+      input_of(indices, offsets, per_sample_weights, args, local);
+  if (args.mode == BagMode::kMax) {
+    auto max =
+        embedding_bag_max_part(weight, part_of(weight, local), input, empty);
+    return {std::move(max.values), std::move(max.winners)};
+  }
+  return {
+      embedding_bag_part(weight, part_of(weight, local), input, args.mode),
+      no_winners(weight)};
+}
+
+void define_bag_ops(torch::Library& library) {
+  library.def(kBag);
+  library.def(kBagBackward);
+  library.def(kBagWeightsBackward);
+  const auto implement = [&](const char* op, auto on_data, auto on_meta) {
+    library.impl(
+        op,
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, on_data));
+    library.impl(op, torch::dispatch(c10::DispatchKey::Meta, on_meta));
+  };
+  implement("bag", &plain, &meta);
+  implement("bag_backward", &plain_backward, &meta_backward);
+  implement(
+      "bag_weights_backward", &plain_weights_backward, &meta_weights_backward);
+}
+
+void register_bag_ops(torch::Library& distributed) {
+  const auto op = [](const char* name) {
+    return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+  };
+  distributed.impl(
+      "bag",
+      torch::CppFunction::makeFromBoxedFunctor(
+          std::make_unique<IndexKernel>(op("tessera::bag"), 1)));
+  for (const char* name : {"bag_backward", "bag_weights_backward"}) {
+    distributed.impl(
+        name,
+        torch::CppFunction::makeFromBoxedFunctor(std::make_unique<OpKernel>(
+            op((std::string("tessera::") + name).c_str()))));
+  }
+}
+
+}  // namespace tessera::detail

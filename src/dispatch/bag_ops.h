@@ -1,0 +1,63 @@
+// Ops of our own for bags of rows: tessera::bag with its gradients. With
+// autograd, on plain tensors (which say what part of a table they are) and on
+// distributed ones (whose layout says it).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "kernels/bag.h"
+
+namespace tessera::detail {
+
+struct BagArgs {
+  BagMode mode = BagMode::kSum;
+  bool include_last_offset = false;
+  int64_t padding_idx = -1;  // a row that counts as absent; -1 for none
+  // Where a distributed tensor's indices are cut, the cuts are between bags.
+  bool whole_bags = false;
+  bool sparse = false;  // the gradient holds the touched rows alone
+};
+
+// What part of the table and of the bags a tensor holds.
+struct BagLocal {
+  int64_t first_row = 0;
+  std::optional<int64_t> table_rows = std::nullopt;
+  int64_t first_bag = 0;
+  std::optional<int64_t> bag_count = std::nullopt;
+  int64_t first_index = 0;
+};
+
+struct Bags {
+  at::Tensor pooled;   // [bags, d]
+  at::Tensor winners;  // as BagMax's; empty unless the mode is max
+};
+
+// tessera::bag: the rows of each bag, pooled. Differentiable by `weight` and
+// `per_sample_weights`.
+Bags bag(
+    const at::Tensor& weight,
+    const at::Tensor& indices,
+    const at::Tensor& offsets,
+    const std::optional<at::Tensor>& per_sample_weights,
+    const BagArgs& args,
+    const BagLocal& local = {});
+
+// On plain tensors, below the dispatcher.
+Bags plain_bag(
+    const at::Tensor& weight,
+    const at::Tensor& indices,
+    const at::Tensor& offsets,
+    const std::optional<at::Tensor>& per_sample_weights,
+    const BagArgs& args,
+    const BagLocal& local,
+    BagEmpty empty);
+
+void define_bag_ops(torch::Library& library);
+void register_bag_ops(torch::Library& distributed);
+void register_bag_gradients(torch::Library& autograd);
+
+}  // namespace tessera::detail

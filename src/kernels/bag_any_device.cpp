@@ -1,0 +1,188 @@
+#include "kernels/bag_any_device.h"
+
+#include <ATen/OpMathType.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/repeat_interleave.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <limits>
+#include <vector>
+
+#include "kernels/bag_reader.h"
+
+namespace tessera::detail {
+
+namespace {
+
+// The entries that a part holds, as tensors.
+struct Held {
+  int64_t bags;
+  at::Tensor counts;  // [bags]: entries of the whole bags, but padding
+  at::Tensor rows;    // [held]
+  at::Tensor bag;     // [held]
+  at::Tensor places;  // [held]
+};
+
+Held held_entries(const BagInput& input, int64_t rows, const BagPart* part) {
+  // Offsets are few; reading them here allows to check them.
+  BagInput on_cpu = input;
+  on_cpu.offsets = input.offsets.cpu();
+  std::vector<int64_t> bounds = bag_bounds(on_cpu);
+  const auto bags = static_cast<int64_t>(bounds.size()) - 1;
+  const auto options = input.indices.options().dtype(at::kLong);
+  const at::Tensor ends =
+      at::tensor(bounds, options.device(at::kCPU)).to(options.device());
+  const at::Tensor lengths = ends.slice(0, 1).sub(ends.slice(0, 0, bags));
+  const at::Tensor bag = at::repeat_interleave(lengths);
+  const at::Tensor indices =
+      input.indices.slice(0, 0, bounds.back()).to(at::kLong);
+  if (part != nullptr) {
+    const at::Tensor bad =
+        indices.lt(0).logical_or(indices.ge(part->total)).nonzero();
+    if (bad.size(0) > 0) {
+      const auto index = indices[bad[0][0].item<int64_t>()].item<int64_t>();
+      throw_outside_bag_table(index, part->total);
+    }
+  }
+  const at::Tensor counted = indices.ne(input.padding_idx);
+  Held held;
+  held.bags = bags;
+  held.counts =
+      at::zeros({bags}, options).index_add_(0, bag, counted.to(at::kLong));
+  if (part == nullptr) {
+    return held;
+  }
+  const at::Tensor here = counted.logical_and(indices.ge(part->first))
+                              .logical_and(indices.lt(part->first + rows));
+  held.places = here.nonzero().flatten();
+  held.rows = indices.index_select(0, held.places).sub(part->first);
+  held.bag = bag.index_select(0, held.places);
+  return held;
+}
+
+// What means are divided by, [bags, 1].
+at::Tensor divisors(const Held& held, const BagInput& input) {
+  return input.counts.value_or(held.counts).clamp_min(1).unsqueeze(1);
+}
+
+// The factor of each entry, [held, 1].
+at::Tensor entry_factors(
+    const Held& held, const BagInput& input, at::ScalarType acc) {
+  return input.per_sample_weights->index_select(0, held.places)
+      .to(acc)
+      .unsqueeze(1);
+}
+
+}  // namespace
+
+at::Tensor compose_bag_counts(const BagInput& input) {
+  return held_entries(input, 0, nullptr).counts;
+}
+
+at::Tensor compose_bags(
+    const at::Tensor& weight,
+    const BagPart& part,
+    const BagInput& input,
+    BagMode mode,
+    at::ScalarType result) {
+  const Held held = held_entries(input, weight.size(0), &part);
+  const auto acc = at::toOpMathType(weight.scalar_type());
+  at::Tensor rows = weight.index_select(0, held.rows).to(acc);
+  if (input.per_sample_weights.has_value()) {
+    rows = rows.mul(entry_factors(held, input, acc));
+  }
+  at::Tensor sums =
+      at::zeros({held.bags, weight.size(1)}, weight.options().dtype(acc))
+          .index_add_(0, held.bag, rows);
+  if (mode == BagMode::kMean) {
+    sums = sums.div(divisors(held, input));
+  }
+  return sums.to(result);
+}
+
+BagMax compose_bag_max(
+    const at::Tensor& weight,
+    const BagPart& part,
+    const BagInput& input,
+    BagEmpty empty) {
+  const Held held = held_entries(input, weight.size(0), &part);
+  const std::array<int64_t, 2> sizes = {held.bags, weight.size(1)};
+  const at::Tensor rows = weight.index_select(0, held.rows);
+  const at::Tensor bag = held.bag.unsqueeze(1).expand(rows.sizes());
+  const double lowest = -std::numeric_limits<double>::infinity();
+  BagMax out;
+  out.values = at::full(sizes, lowest, weight.options())
+                   .scatter_reduce(0, bag, rows, "amax");
+  // The first of the entries that have the maximum.
+  const at::Tensor best = out.values.index_select(0, held.bag);
+  const at::Tensor wins =
+      rows.eq(best).logical_or(rows.ne(rows).logical_and(best.ne(best)));
+  constexpr int64_t kNone = std::numeric_limits<int32_t>::max();
+  const at::Tensor places =
+      at::where(wins, held.places.unsqueeze(1), kNone).to(at::kLong);
+  const at::Tensor winners = at::full(sizes, kNone, held.places.options())
+                                 .scatter_reduce(0, bag, places, "amin");
+  out.winners = winners.masked_fill(winners.eq(kNone), -1).to(at::kInt);
+  if (empty == BagEmpty::kZero) {
+    out.values = out.values.masked_fill(out.winners.lt(0), 0);
+  }
+  return out;
+}
+
+at::Tensor compose_bags_backward(
+    const at::Tensor& grad,
+    int64_t rows,
+    const BagPart& part,
+    const BagInput& input,
+    BagMode mode,
+    const std::optional<at::Tensor>& winners,
+    bool sparse) {
+  const Held held = held_entries(input, rows, &part);
+  const auto acc = at::toOpMathType(grad.scalar_type());
+  at::Tensor each = grad.index_select(0, held.bag).to(acc);
+  if (mode == BagMode::kMean) {
+    each = each.div(divisors(held, input).index_select(0, held.bag));
+  } else if (mode == BagMode::kMax) {
+    const at::Tensor lost =
+        winners->index_select(0, held.bag).ne(held.places.unsqueeze(1));
+    each = each.masked_fill(lost, 0);
+  } else if (input.per_sample_weights.has_value()) {
+    each = each.mul(entry_factors(held, input, acc));
+  }
+  if (sparse) {
+    return at::_sparse_coo_tensor_unsafe(
+               held.rows.unsqueeze(0),
+               each,
+               {rows, grad.size(1)},
+               each.options().layout(at::kSparse),
+               false)
+        .coalesce()
+        .to(grad.scalar_type());
+  }
+  return at::zeros({rows, grad.size(1)}, each.options())
+      .index_add_(0, held.rows, each)
+      .to(grad.scalar_type());
+}
+
+at::Tensor compose_bag_weights_backward(
+    const at::Tensor& grad,
+    const at::Tensor& weight,
+    const BagPart& part,
+    const BagInput& input) {
+  const Held held = held_entries(input, weight.size(0), &part);
+  const auto acc = at::toOpMathType(grad.scalar_type());
+  const at::Tensor dots = grad.index_select(0, held.bag)
+                              .to(acc)
+                              .mul(weight.index_select(0, held.rows))
+                              .sum(1);
+  return at::zeros({input.indices.numel()}, dots.options())
+      .index_copy_(0, held.places, dots)
+      .to(grad.scalar_type());
+}
+
+}  // namespace tessera::detail

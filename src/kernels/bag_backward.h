@@ -1,0 +1,31 @@
+// Gradients of bags on the CPU.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "kernels/bag.h"
+
+namespace tessera::detail {
+
+// embedding_bag_dense_backward, or with `sparse` embedding_bag_sparse_backward,
+// on the CPU. Requires: arguments that bag.cpp has checked.
+at::Tensor bags_backward_cpu(
+    const at::Tensor& grad,
+    int64_t rows,
+    const BagPart& part,
+    const BagInput& input,
+    BagMode mode,
+    const std::optional<at::Tensor>& winners,
+    bool sparse);
+
+// embedding_bag_weights_backward on the CPU. Requires: arguments that bag.cpp
+// has checked.
+at::Tensor bag_weights_backward_cpu(
+    const at::Tensor& grad,
+    const at::Tensor& weight,
+    const BagPart& part,
+    const BagInput& input);
+
+}  // namespace tessera::detail

@@ -1,0 +1,237 @@
+// Rows as vectors of the width that the machine has. The library is compiled
+// for the oldest machine of its kind, so each kernel is compiled several times
+// and chosen as the program runs; ATEN_CPU_CAPABILITY (default, avx2) holds it
+// back, as it does ATen's own kernels.
+#pragma once
+
+#include <ATen/OpMathType.h>
+#include <ATen/core/Tensor.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+// What runs inside a kernel must be inlined into it, or it would be compiled
+// for the oldest machine. Vectors are handed over by reference, since their
+// passing by value differs from machine to machine.
+#define TESSERA_LANES_INLINE inline __attribute__((always_inline))
+
+#if defined(__x86_64__)
+#define TESSERA_HAS_WIDE_LANES 1
+#define TESSERA_AVX2 __attribute__((target("avx2,fma")))
+#define TESSERA_AVX512 \
+  __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
+#else
+#define TESSERA_HAS_WIDE_LANES 0
+#endif
+
+namespace tessera::detail {
+
+// float for half kinds, else T: what rows of T are added up in.
+template <typename T>
+using BagAcc = at::opmath_type<T>;
+
+// Vectors of `Bytes` bytes of Acc, which is float or double.
+template <typename Acc, int Bytes>
+struct Lanes {
+  static constexpr int64_t kCount = Bytes / sizeof(Acc);
+  using Int = std::conditional_t<sizeof(Acc) == 4, int32_t, int64_t>;
+  using Bits = std::conditional_t<sizeof(Acc) == 4, uint32_t, uint64_t>;
+  typedef Acc Vec __attribute__((vector_size(Bytes)));
+  typedef Int IntVec __attribute__((vector_size(Bytes)));
+  typedef Bits BitsVec __attribute__((vector_size(Bytes)));
+  // The same in memory, where nothing is said about alignment.
+  typedef Acc LooseVec
+      __attribute__((vector_size(Bytes), aligned(alignof(Acc)), may_alias));
+  typedef Int LooseIntVec
+      __attribute__((vector_size(Bytes), aligned(alignof(Int)), may_alias));
+};
+
+// Half as many bits: what half kinds are in memory.
+template <int Bytes>
+struct HalfLanes {
+  typedef uint16_t LooseVec
+      __attribute__((vector_size(Bytes / 2), aligned(2), may_alias));
+};
+
+// v = the elements from p on, in the type they are added up in.
+template <int Bytes, typename T>
+TESSERA_LANES_INLINE void load_lanes(
+    const T* p, typename Lanes<BagAcc<T>, Bytes>::Vec& v) {
+  using L = Lanes<BagAcc<T>, Bytes>;
+  if constexpr (std::is_same_v<T, BagAcc<T>>) {
+    v = *reinterpret_cast<const typename L::LooseVec*>(p);
+  } else {
+    using BitsVec = typename L::BitsVec;
+    const BitsVec bits = __builtin_convertvector(
+        *reinterpret_cast<const typename HalfLanes<Bytes>::LooseVec*>(p),
+        BitsVec);
+    if constexpr (std::is_same_v<T, c10::BFloat16>) {
+      v = reinterpret_cast<typename L::Vec>(bits << 16);
+    } else {
+      // Exponent and mantissa moved to float's places are 2^112 too small, for
+      // subnormal numbers too. What had the highest exponent stays inf or NaN.
+      const BitsVec sign = (bits & 0x8000U) << 16;
+      const BitsVec magnitude = (bits & 0x7fffU) << 13;
+      const auto scaled =
+          reinterpret_cast<typename L::Vec>(magnitude) * 0x1p112F;
+      const auto special = reinterpret_cast<BitsVec>(magnitude >= 0x0f800000U);
+      v = reinterpret_cast<typename L::Vec>(
+          reinterpret_cast<BitsVec>(scaled) | (special & 0x7f800000U) | sign);
+    }
+  }
+}
+
+// The elements from p on = v, rounded once.
+template <int Bytes, typename T, typename Acc>
+TESSERA_LANES_INLINE void store_lanes(
+    T* p, const typename Lanes<Acc, Bytes>::Vec& v) {
+  using L = Lanes<Acc, Bytes>;
+  if constexpr (std::is_same_v<T, Acc>) {
+    *reinterpret_cast<typename L::LooseVec*>(p) = v;
+  } else {
+    for (int64_t i = 0; i < L::kCount; ++i) {
+      p[i] = static_cast<T>(v[i]);
+    }
+  }
+}
+
+// v = the int32s from p on, as wide as Acc.
+template <int Bytes, typename Acc>
+TESSERA_LANES_INLINE void load_places(
+    const int32_t* p, typename Lanes<Acc, Bytes>::IntVec& v) {
+  using L = Lanes<Acc, Bytes>;
+  if constexpr (sizeof(Acc) == sizeof(int32_t)) {
+    v = *reinterpret_cast<const typename L::LooseIntVec*>(p);
+  } else {
+    for (int64_t i = 0; i < L::kCount; ++i) {
+      v[i] = p[i];
+    }
+  }
+}
+
+// Rows are asked for in two steps: far ahead into the second cache, which can
+// wait for many more lines at once than the first, and from there into the
+// first shortly before they are read. On a machine where a row a time reads
+// 8 GB/s, and one step into the first cache too, two steps read 16.
+constexpr int kSecondCache = 1;
+constexpr int kFirstCache = 3;
+
+template <int Cache, int Bytes>
+TESSERA_LANES_INLINE void prefetch(const void* p) {
+  const auto* c = static_cast<const char*>(p);
+#pragma GCC unroll 16
+  for (int i = 0; i < Bytes; i += 64) {
+    __builtin_prefetch(c + i, 0, Cache);
+  }
+}
+
+// How many rows ahead: `far` for the second cache, `near` for the first.
+struct Lookahead {
+  static constexpr int64_t kMost = 128;
+
+  explicit Lookahead(int64_t row_bytes)
+      : far(std::clamp<int64_t>(
+            24576 / std::max<int64_t>(1, row_bytes), 4, kMost)),
+        near(std::clamp<int64_t>(
+            4096 / std::max<int64_t>(1, row_bytes), 1, 32)) {}
+
+  int64_t far;
+  int64_t near;
+};
+
+// The rows of a part, in memory.
+template <typename T>
+struct BagTable {
+  // Requires: columns one after the other; rows may lie anywhere.
+  explicit BagTable(const at::Tensor& weight)
+      : data(weight.const_data_ptr<T>()),
+        stride(weight.stride(0)),
+        width(weight.size(1)),
+        ahead(width * static_cast<int64_t>(sizeof(T))) {}
+
+  const T* data;
+  int64_t stride;  // from row to row, in elements
+  int64_t width;
+  Lookahead ahead;
+
+  // Asks for the first rows of a run, which no earlier row has asked for.
+  TESSERA_LANES_INLINE void prefetch_first(const int64_t* rows) const {
+    const int64_t bytes = width * static_cast<int64_t>(sizeof(T));
+    for (int64_t e = 0; e < ahead.far; ++e) {
+      const auto* row = reinterpret_cast<const char*>(data + rows[e] * stride);
+      for (int64_t i = 0; i < bytes; i += 64) {
+        prefetch<kSecondCache, 64>(row + i);
+      }
+    }
+  }
+};
+
+// Cuts `width` columns into blocks of 8, 4, 2 and 1 vectors, so that a block's
+// accumulators stay in registers over a bag, and a rest of single columns:
+// calls body.template block<N>(column) and body.rest(column, count).
+template <int64_t Lane, typename Body>
+TESSERA_LANES_INLINE void for_column_blocks(int64_t width, const Body& body) {
+  int64_t c = 0;
+  for (; width - c >= 8 * Lane; c += 8 * Lane) {
+    body.template block<8>(c);
+  }
+  if (width - c >= 4 * Lane) {
+    body.template block<4>(c);
+    c += 4 * Lane;
+  }
+  if (width - c >= 2 * Lane) {
+    body.template block<2>(c);
+    c += 2 * Lane;
+  }
+  if (width - c >= Lane) {
+    body.template block<1>(c);
+    c += Lane;
+  }
+  if (c < width) {
+    body.rest(c, width - c);
+  }
+}
+
+enum class LaneWidth { kBase, kAvx2, kAvx512 };
+
+// The widest that this machine has, at most the limit.
+LaneWidth lane_width();
+
+// Sets the limit, for all threads, and returns the one before: kAvx512 at
+// first. For tests, which run each width. Not while kernels run.
+LaneWidth limit_lane_width(LaneWidth most);
+
+#if TESSERA_HAS_WIDE_LANES
+template <typename Kernel>
+TESSERA_AVX2 void run_avx2(const Kernel& kernel) {
+  kernel.template run<32>();
+}
+
+template <typename Kernel>
+TESSERA_AVX512 void run_avx512(const Kernel& kernel) {
+  kernel.template run<64>();
+}
+#endif
+
+// Calls kernel.run<Bytes>(), compiled for this machine's vectors of `Bytes`
+// bytes.
+// Requires: run, and all that it calls, is TESSERA_LANES_INLINE.
+template <typename Kernel>
+void run_on_lanes(const Kernel& kernel) {
+#if TESSERA_HAS_WIDE_LANES
+  switch (lane_width()) {
+    case LaneWidth::kAvx512:
+      return run_avx512(kernel);
+    case LaneWidth::kAvx2:
+      return run_avx2(kernel);
+    case LaneWidth::kBase:
+      break;
+  }
+#endif
+  kernel.template run<16>();
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,58 @@
+// How the kernels of this folder read indices, and what they say of bad ones.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+
+namespace tessera::detail {
+
+// Throws c10::TypeError, in the name of the public `function`, unless `indices`
+// is int32 or int64.
+void check_index_dtype(const char* function, const at::Tensor& indices);
+
+// Throws c10::ValueError unless [first, first + held) is a part of [0, whole).
+void check_held_range(
+    const char* function, int64_t first, int64_t held, int64_t whole);
+
+// Throws the c10::IndexError of a lookup in a table of `table_rows` rows.
+[[noreturn]] void throw_outside_table(int64_t index, int64_t table_rows);
+
+// Calls f(pointer) with the typed data of `indices`. Requires: contiguous, on
+// the CPU, int32 or int64.
+template <class F>
+auto with_index_data(const at::Tensor& indices, F&& f) {
+  return indices.scalar_type() == at::kInt
+             ? f(indices.const_data_ptr<int32_t>())
+             : f(indices.const_data_ptr<int64_t>());
+}
+
+// Whether `index` is in [0, size); one comparison.
+inline bool is_inside(int64_t index, int64_t size) {
+  return static_cast<uint64_t>(index) < static_cast<uint64_t>(size);
+}
+
+// The first of the places that several threads report.
+class FirstPlace {
+ public:
+  // Takes note of `place`. Safe to call from several threads.
+  void report(int64_t place) {
+    int64_t known = place_.load(std::memory_order_relaxed);
+    while (place < known && !place_.compare_exchange_weak(
+                                known, place, std::memory_order_relaxed)) {
+    }
+  }
+
+  // Whether any was reported; get() is the first then.
+  explicit operator bool() const { return get() != kNone; }
+  int64_t get() const { return place_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  std::atomic<int64_t> place_{kNone};
+};
+
+}  // namespace tessera::detail

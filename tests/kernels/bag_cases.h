@@ -1,0 +1,259 @@
+// Bags at random, tables cut into parts, and what ATen makes of them.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "kernels/bag.h"
+#include "kernels/bag_any_device.h"
+
+namespace tessera::detail {
+
+struct BagCase {
+  int64_t rows = 10;
+  int64_t width = 8;
+  int64_t bags = 5;
+  int64_t longest = 6;  // bags have 0 to `longest` entries
+  BagMode mode = BagMode::kSum;
+  at::ScalarType dtype = at::kFloat;
+  at::ScalarType index = at::kLong;
+  bool include_last = false;
+  bool weighted = false;
+  bool padded = false;
+  int64_t parts = 3;
+  uint64_t seed = 0;
+};
+
+struct BagSample {
+  at::Tensor table;
+  BagInput input;
+  std::vector<int64_t> cuts;  // of the table's rows; parts may be empty
+
+  BagPart part(size_t p) const { return {cuts[p], table.size(0)}; }
+  at::Tensor rows(size_t p) const {
+    return table.slice(0, cuts[p], cuts[p + 1]);
+  }
+  size_t parts() const { return cuts.size() - 1; }
+};
+
+inline BagSample make_sample(const BagCase& c) {
+  std::mt19937_64 random(c.seed);
+  const auto below = [&](int64_t n) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+  };
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(c.seed);
+  std::vector<int64_t> offsets;
+  std::vector<int64_t> indices;
+  for (int64_t b = 0; b < c.bags; ++b) {
+    offsets.push_back(static_cast<int64_t>(indices.size()));
+    // A table without rows has nothing to look up.
+    const int64_t length = c.rows == 0 ? 0 : below(c.longest + 1);
+    for (int64_t i = 0; i < length; ++i) {
+      indices.push_back(below(c.rows));
+    }
+  }
+  const auto n = static_cast<int64_t>(indices.size());
+  if (c.include_last) {
+    offsets.push_back(n);
+  }
+  BagSample s;
+  // Multiples of 1/4: sums are exact in every dtype, and equal values occur.
+  s.table = at::randint(-8, 9, {c.rows, c.width}, generator, at::kFloat)
+                .div(4)
+                .to(c.dtype);
+  s.input.indices = at::tensor(indices, at::kLong).to(c.index);
+  s.input.offsets = at::tensor(offsets, at::kLong).to(c.index);
+  s.input.include_last_offset = c.include_last;
+  if (c.padded && c.rows > 0) {
+    s.input.padding_idx = below(c.rows);
+  }
+  if (c.weighted) {
+    s.input.per_sample_weights =
+        at::randint(-4, 5, {n}, generator, at::kFloat).div(2).to(c.dtype);
+  }
+  s.cuts = {0};
+  for (int64_t p = 1; p < c.parts; ++p) {
+    s.cuts.push_back(below(c.rows + 1));
+  }
+  s.cuts.push_back(c.rows);
+  std::sort(s.cuts.begin(), s.cuts.end());
+  return s;
+}
+
+// What one device makes of the whole table, in double.
+struct BagReference {
+  at::Tensor out;
+  at::Tensor rows;  // max: the rows that won
+  at::Tensor grad;
+  at::Tensor weights_grad;
+};
+
+inline BagReference reference(
+    const BagSample& s, BagMode mode, const at::Tensor& grad) {
+  const at::Tensor table =
+      s.table.to(at::kDouble).detach().clone().requires_grad_();
+  at::Tensor factors;
+  if (s.input.per_sample_weights) {
+    factors = s.input.per_sample_weights->to(at::kDouble)
+                  .detach()
+                  .clone()
+                  .requires_grad_();
+  }
+  const auto padding = s.input.padding_idx < 0
+                           ? std::nullopt
+                           : std::optional<int64_t>(s.input.padding_idx);
+  const auto result = at::embedding_bag(
+      table,
+      s.input.indices,
+      s.input.offsets,
+      /*scale_grad_by_freq=*/false,
+      static_cast<int64_t>(mode),
+      /*sparse=*/false,
+      factors.defined() ? std::optional(factors) : std::nullopt,
+      s.input.include_last_offset,
+      padding);
+  BagReference r{std::get<0>(result).detach(), std::get<3>(result), {}, {}};
+  std::get<0>(result).backward(grad.to(at::kDouble));
+  r.grad = table.grad();
+  if (factors.defined()) {
+    r.weights_grad = factors.grad();
+  }
+  return r;
+}
+
+// The kernels of the CPU, or what other devices get, on the CPU.
+struct BagKernels {
+  const char* name;
+  bool fused;
+
+  at::Tensor pool(const BagSample& s, size_t p, BagMode mode) const {
+    const auto acc =
+        s.table.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    return fused ? embedding_bag_part(s.rows(p), s.part(p), s.input, mode, acc)
+                 : compose_bags(s.rows(p), s.part(p), s.input, mode, acc);
+  }
+  BagMax max(const BagSample& s, size_t p) const {
+    return fused ? embedding_bag_max_part(s.rows(p), s.part(p), s.input)
+                 : compose_bag_max(
+                       s.rows(p), s.part(p), s.input, BagEmpty::kLowest);
+  }
+  at::Tensor backward(
+      const BagSample& s,
+      size_t p,
+      const at::Tensor& grad,
+      BagMode mode,
+      const std::optional<at::Tensor>& winners,
+      bool sparse) const {
+    const int64_t rows = s.rows(p).size(0);
+    if (!fused) {
+      return compose_bags_backward(
+          grad, rows, s.part(p), s.input, mode, winners, sparse);
+    }
+    const auto f =
+        sparse ? embedding_bag_sparse_backward : embedding_bag_dense_backward;
+    return f(grad, rows, s.part(p), s.input, mode, winners);
+  }
+  at::Tensor weights_backward(
+      const BagSample& s, size_t p, const at::Tensor& grad) const {
+    const auto f =
+        fused ? embedding_bag_weights_backward : compose_bag_weights_backward;
+    return f(grad, s.rows(p), s.part(p), s.input);
+  }
+};
+
+inline constexpr BagKernels kFused{"fused", true};
+inline constexpr BagKernels kAnyDevice{"any_device", false};
+
+inline ::testing::AssertionResult close(
+    const at::Tensor& ours, const at::Tensor& expected, at::ScalarType dtype) {
+  const double tolerance = dtype == at::kDouble     ? 1e-12
+                           : dtype == at::kFloat    ? 1e-5
+                           : dtype == at::kBFloat16 ? 1e-2
+                                                    : 2e-3;
+  if (ours.sizes() != expected.sizes()) {
+    return ::testing::AssertionFailure()
+           << "sizes " << ours.sizes() << " and " << expected.sizes();
+  }
+  const at::Tensor a = ours.to(at::kDouble);
+  const at::Tensor b = expected.to(at::kDouble);
+  if (!at::allclose(a, b, tolerance, tolerance, /*equal_nan=*/true)) {
+    return ::testing::AssertionFailure() << a << "\nexpected\n" << b;
+  }
+  return ::testing::AssertionSuccess();
+}
+
+// All that bags can be asked, on parts put together, against one device.
+inline void check_bags(const BagKernels& kernels, const BagCase& c) {
+  SCOPED_TRACE(
+      ::testing::Message() << kernels.name << " mode "
+                           << static_cast<int64_t>(c.mode) << " rows " << c.rows
+                           << " width " << c.width << " bags " << c.bags
+                           << " longest " << c.longest << " " << c.dtype << " "
+                           << c.index << " last " << c.include_last
+                           << " weighted " << c.weighted << " padded "
+                           << c.padded << " parts " << c.parts << " seed "
+                           << c.seed);
+  const BagSample s = make_sample(c);
+  const at::Tensor grad =
+      at::randint(-4, 5, {c.bags, c.width}, at::kFloat).div(4).to(c.dtype);
+  const BagReference expected = reference(s, c.mode, grad);
+
+  std::optional<at::Tensor> winners;
+  if (c.mode == BagMode::kMax) {
+    std::vector<BagMax> parts;
+    for (size_t p = 0; p < s.parts(); ++p) {
+      parts.push_back(kernels.max(s, p));
+      EXPECT_EQ(parts.back().values.scalar_type(), c.dtype);
+    }
+    const BagMax merged = merge_bag_max(parts);
+    EXPECT_TRUE(at::equal(merged.values.to(at::kDouble), expected.out));
+    winners = merged.winners;
+    // ATen says row 0 (or -1) of bags that are empty.
+    const at::Tensor won = merged.winners.ge(0);
+    EXPECT_TRUE(at::equal(
+        bag_max_rows(merged.winners, s.input).masked_select(won),
+        expected.rows.masked_select(won).to(c.index)));
+    EXPECT_TRUE(
+        at::equal(won, bag_counts(s.input).gt(0).unsqueeze(1).expand_as(won)));
+  } else {
+    at::Tensor sum;
+    for (size_t p = 0; p < s.parts(); ++p) {
+      const at::Tensor share = kernels.pool(s, p, c.mode);
+      sum = sum.defined() ? sum.add(share) : share;
+    }
+    EXPECT_TRUE(close(sum, expected.out, sum.scalar_type()));
+  }
+
+  std::vector<at::Tensor> dense;
+  std::vector<at::Tensor> sparse;
+  for (size_t p = 0; p < s.parts(); ++p) {
+    dense.push_back(kernels.backward(s, p, grad, c.mode, winners, false));
+    const at::Tensor touched =
+        kernels.backward(s, p, grad, c.mode, winners, true);
+    EXPECT_TRUE(touched.is_coalesced());
+    const at::Tensor rows = touched.indices()[0];
+    EXPECT_TRUE(rows.diff().gt(0).all().item<bool>());
+    sparse.push_back(touched.to_dense());
+    EXPECT_EQ(dense.back().scalar_type(), c.dtype);
+    EXPECT_EQ(touched.scalar_type(), c.dtype);
+  }
+  EXPECT_TRUE(close(at::cat(dense), expected.grad, c.dtype));
+  EXPECT_TRUE(close(at::cat(sparse), expected.grad, c.dtype));
+
+  if (c.weighted) {
+    at::Tensor sum;
+    for (size_t p = 0; p < s.parts(); ++p) {
+      const at::Tensor share = kernels.weights_backward(s, p, grad);
+      EXPECT_EQ(share.scalar_type(), c.dtype);
+      sum = sum.defined() ? sum.add(share) : share;
+    }
+    EXPECT_TRUE(close(sum, expected.weights_grad, c.dtype));
+  }
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,190 @@
+// One rank alone has an index outside the table: every rank gets the error,
+// none is left waiting, and the next lookup works. Run as processes.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <chrono>
+
+#include "tessera/tessera.h"
+#include "testing/worlds.h"
+
+namespace ts = tessera;
+using ts::testing::over_processes;
+using ts::testing::test_world;
+
+namespace {
+
+const ts::Placement R = ts::Replicate();
+const ts::Placement S0 = ts::Shard(0);
+const ts::Placement S1 = ts::Shard(1);
+
+constexpr int64_t kRows = 9;
+
+// In a world of its own with a short timeout: a rank that is left waiting gives
+// an error of another type soon.
+class OneBadIndex : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(over_processes()) << "start this test with a launcher";
+    ASSERT_EQ(test_world().size(), 4);
+    test_world().barrier();
+  }
+  void TearDown() override { test_world().barrier(); }
+
+  // Each rank in turn has the bad index; its indices are known to it alone.
+  static void expect_error_everywhere(
+      at::IntArrayRef shape,
+      const ts::Placements& table,
+      const ts::Placements& batch,
+      ts::LookupWay way) {
+    SCOPED_TRACE(
+        ts::to_string(table) + " by " + ts::to_string(batch) + ", way " +
+        std::to_string(static_cast<int>(way)));
+    const auto world =
+        ts::World::from_environment(1, {std::chrono::seconds(20)});
+    const auto mesh = ts::init_device_mesh("cpu", shape);
+    const ts::EmbeddingScope scope({.way = way});
+    const auto value = torch::arange(kRows * 4.0).view({kRows, 4});
+    const auto weight =
+        ts::distribute_tensor(value, mesh, table, {.same_on_all_ranks = true})
+            .detach()
+            .requires_grad_();
+    for (int64_t bad_rank = 0; bad_rank < 4; ++bad_rank) {
+      for (const int64_t bad : {kRows, int64_t{-3}}) {
+        auto local = torch::tensor({1, 8, 3});
+        if (world.rank() == bad_rank) {
+          local[1] = bad;
+        }
+        const auto indices = ts::DTensor::from_local(local, mesh, batch);
+        std::string text = "no error";
+        try {
+          at::embedding(weight, indices);
+        } catch (const c10::IndexError& error) {
+          text = error.what_without_backtrace();
+        }
+        EXPECT_NE(text.find("index " + std::to_string(bad)), std::string::npos)
+            << text;
+        EXPECT_NE(text.find("9 rows"), std::string::npos) << text;
+        expect_well(weight, value, mesh, batch);
+      }
+    }
+  }
+
+  // The next lookup and its gradient, by the same groups.
+  static void expect_well(
+      const at::Tensor& weight,
+      const at::Tensor& value,
+      const ts::DeviceMesh& mesh,
+      const ts::Placements& batch) {
+    const auto indices =
+        ts::DTensor::from_local(torch::tensor({1, 8, 3}), mesh, batch);
+    const auto rows = at::embedding(weight, indices);
+    const auto whole = indices.full_tensor();
+    EXPECT_TRUE(ts::DTensor(rows.detach())
+                    .full_tensor()
+                    .equal(at::embedding(value, whole)));
+    weight.mutable_grad() = at::Tensor();
+    rows.sum().backward();
+    const auto plain = value.clone().requires_grad_();
+    at::embedding(plain, whole).sum().backward();
+    EXPECT_TRUE(ts::DTensor(weight.grad()).full_tensor().equal(plain.grad()));
+  }
+};
+
+TEST_F(OneBadIndex, ReplicatedTable) {
+  expect_error_everywhere({4}, {R}, {S0}, ts::LookupWay::Cheapest);
+}
+
+TEST_F(OneBadIndex, RowWiseTableByGather) {
+  expect_error_everywhere({4}, {S0}, {S0}, ts::LookupWay::Gather);
+}
+
+TEST_F(OneBadIndex, RowWiseTableByExchange) {
+  expect_error_everywhere({4}, {S0}, {S0}, ts::LookupWay::Exchange);
+}
+
+TEST_F(OneBadIndex, ColumnWiseTable) {
+  expect_error_everywhere({4}, {S1}, {S0}, ts::LookupWay::Cheapest);
+}
+
+TEST_F(OneBadIndex, GridOfRowsAndColumns) {
+  for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
+    expect_error_everywhere({2, 2}, {S0, S1}, {S0, S0}, way);
+  }
+}
+
+TEST_F(OneBadIndex, RowsCutTwice) {
+  expect_error_everywhere({2, 2}, {S0, S0}, {S0, S0}, ts::LookupWay::Cheapest);
+}
+
+TEST_F(OneBadIndex, RowsOnOneDimensionBatchOnBoth) {
+  for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
+    expect_error_everywhere({2, 2}, {S0, R}, {S0, S0}, way);
+    expect_error_everywhere({2, 2}, {R, S0}, {S0, S0}, way);
+    expect_error_everywhere({2, 2}, {R, S1}, {S0, S0}, way);
+  }
+}
+
+// What the ranks of one mesh dimension share is known to them alone: the other
+// groups must learn of a bad index as well.
+TEST_F(OneBadIndex, OfAGroupThatOthersAreNotIn) {
+  const auto world = ts::World::from_environment(1, {std::chrono::seconds(20)});
+  const auto mesh = ts::init_device_mesh("cpu", {2, 2});
+  const auto value = torch::arange(kRows * 4.0).view({kRows, 4});
+  for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
+    const ts::EmbeddingScope scope({.way = way});
+    for (const auto& table : {ts::Placements{S0, R}, {R, S0}, {S0, S1}}) {
+      SCOPED_TRACE(ts::to_string(table));
+      const auto weight = ts::distribute_tensor(
+          value, mesh, table, {.same_on_all_ranks = true});
+      // The second row of the mesh has the bad index, both its ranks alike.
+      auto local = torch::tensor({1, 8, 3});
+      if (world.rank() >= 2) {
+        local[2] = 99;
+      }
+      const auto indices = ts::DTensor::from_local(local, mesh, {S0, R});
+      EXPECT_THROW(at::embedding(weight, indices), c10::IndexError);
+    }
+  }
+}
+
+TEST_F(OneBadIndex, WithMaxNorm) {
+  const auto world = ts::World::from_environment(1, {std::chrono::seconds(20)});
+  const auto mesh = ts::init_device_mesh("cpu", {4});
+  const ts::EmbeddingScope scope({.max_norm = true});
+  const auto value = torch::arange(kRows * 4.0).view({kRows, 4});
+  for (const auto& table : {S0, S1, R}) {
+    SCOPED_TRACE(table.str());
+    auto weight = ts::distribute_tensor(
+        value, mesh, {table}, {.same_on_all_ranks = true});
+    auto local = torch::tensor({1, 8, 3});
+    if (world.rank() == 2) {
+      local[0] = kRows;
+    }
+    const auto indices = ts::DTensor::from_local(local, mesh, {S0});
+    EXPECT_THROW(
+        at::embedding_renorm_(weight, indices, 1.0, 2.0), c10::IndexError);
+    // Nothing was scaled, on any rank.
+    EXPECT_TRUE(weight.full_tensor().equal(value));
+  }
+}
+
+TEST_F(OneBadIndex, OfGather) {
+  const auto world = ts::World::from_environment(1, {std::chrono::seconds(20)});
+  const auto mesh = ts::init_device_mesh("cpu", {4});
+  const auto value = torch::arange(kRows * 4.0).view({kRows, 4});
+  for (const auto& table : {S0, S1, R}) {
+    SCOPED_TRACE(table.str());
+    const auto x = ts::distribute_tensor(
+        value, mesh, {table}, {.same_on_all_ranks = true});
+    auto local = torch::zeros({2, 4}, at::kLong);
+    if (world.rank() == 3) {
+      local[1][2] = kRows;
+    }
+    const auto index = ts::DTensor::from_local(local, mesh, {S0});
+    EXPECT_THROW(x.gather(0, index), c10::IndexError);
+    EXPECT_TRUE(x.full_tensor().equal(value));
+  }
+}
+
+}  // namespace
