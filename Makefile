@@ -47,8 +47,7 @@ bench: ## Build the benchmarks (build/bench/benchmarks/bench_*)
 	@scripts/setup.sh --bench
 	@$(MAKE) --no-print-directory build PRESET=bench
 
-python: setup ## Build the Python package (PYTHONPATH=build/dev/python)
-	cmake --preset $(PRESET) -DTESSERA_PYTHON_MODULE=ON
+python: configure ## Build the Python package (PYTHONPATH=build/dev/python)
 	cmake --build $(BUILD) -j $(JOBS) --target tessera_python
 
 lint: setup tidy ## Format, layers and clang-tidy

@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=(
-  g++ make cmake ninja-build ccache python3 python3-venv
+  g++ make cmake ninja-build ccache python3 python3-dev python3-venv
   libgtest-dev libgmock-dev libgloo-dev
 )
 case "${1:-}" in
