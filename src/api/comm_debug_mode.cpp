@@ -1,4 +1,4 @@
-#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <mutex>

@@ -1,10 +1,9 @@
 // The gradients of tessera::bag, by its table and by per_sample_weights.
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "dispatch/bag_max.h"
 #include "dispatch/bag_ops.h"
+#include "dispatch/typed_op.h"
 
 namespace tessera::detail {
 
@@ -60,13 +59,6 @@ using BagWeightsBackwardOp = at::Tensor(
     OptionalInt,
     int64_t);
 
-template <typename Signature>
-c10::TypedOperatorHandle<Signature> find_op(const char* name) {
-  return c10::Dispatcher::singleton()
-      .findSchemaOrThrow(name, "")
-      .typed<Signature>();
-}
-
 // Below autograd.
 Bags pooled(
     const at::Tensor& weight,
@@ -75,7 +67,7 @@ Bags pooled(
     const OptionalTensor& per_sample_weights,
     const BagArgs& args,
     const BagLocal& local) {
-  static const auto op = find_op<BagOp>("tessera::bag");
+  static const auto op = typed_op<BagOp>("tessera::bag");
   at::AutoDispatchBelowADInplaceOrView below;
   if (cuts_rows_of_max(weight, args)) {
     return max_over_rows(weight, indices, offsets, args);
@@ -137,9 +129,9 @@ class Bag : public torch::autograd::Function<Bag> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     static const auto by_table =
-        find_op<BagBackwardOp>("tessera::bag_backward");
+        typed_op<BagBackwardOp>("tessera::bag_backward");
     static const auto by_weights =
-        find_op<BagWeightsBackwardOp>("tessera::bag_weights_backward");
+        typed_op<BagWeightsBackwardOp>("tessera::bag_weights_backward");
     const auto& context =
         *static_cast<Saved*>(ctx->saved_data["saved"].toCapsule().get());
     const BagArgs& args = context.args;
@@ -196,10 +188,6 @@ class Bag : public torch::autograd::Function<Bag> {
         at::Tensor()};
   }
 };
-
-bool records(const at::Tensor& tensor) {
-  return at::GradMode::is_enabled() && tensor.requires_grad();
-}
 
 std::tuple<at::Tensor, at::Tensor> bag_autograd(
     const at::Tensor& weight,

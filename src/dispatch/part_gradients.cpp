@@ -1,12 +1,11 @@
 // The gradients of tessera::lookup and tessera::gather_part: each is an op of
 // its own that takes the tensor differentiated for its layout, so that a table
 // cut by rows gets a gradient cut by rows. They can be differentiated again.
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/eq.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "dispatch/part_ops.h"
+#include "dispatch/typed_op.h"
 
 namespace tessera::detail {
 
@@ -43,33 +42,22 @@ using GatherBackwardOp = at::Tensor(
     int64_t,
     OptionalInt);
 
-template <typename Signature>
-c10::TypedOperatorHandle<Signature> find_op(const char* name) {
-  return c10::Dispatcher::singleton()
-      .findSchemaOrThrow(name, "")
-      .typed<Signature>();
-}
-
 const auto& lookup_op() {
-  static const auto op = find_op<LookupOp>("tessera::lookup");
+  static const auto op = typed_op<LookupOp>("tessera::lookup");
   return op;
 }
 const auto& lookup_backward_op() {
-  static const auto op = find_op<LookupBackwardOp>("tessera::lookup_backward");
+  static const auto op = typed_op<LookupBackwardOp>("tessera::lookup_backward");
   return op;
 }
 const auto& gather_op() {
-  static const auto op = find_op<GatherOp>("tessera::gather_part");
+  static const auto op = typed_op<GatherOp>("tessera::gather_part");
   return op;
 }
 const auto& gather_backward_op() {
   static const auto op =
-      find_op<GatherBackwardOp>("tessera::gather_part_backward");
+      typed_op<GatherBackwardOp>("tessera::gather_part_backward");
   return op;
-}
-
-bool records(const at::Tensor& tensor) {
-  return at::GradMode::is_enabled() && tensor.requires_grad();
 }
 
 // Which part of the table or of the dimension a plain tensor holds.

@@ -1,6 +1,6 @@
 #include "dispatch/plain_args.h"
 
-#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/function.h>
 
 namespace tessera::detail {
 

@@ -114,11 +114,12 @@ void renorm_columns(
     }
   }
   for (size_t i = 0; i < shards.size(); ++i) {
-    const auto norm = norms_of(norms[i], norm_type);
-    // As ATen does, with its guard against a division by zero.
+    // In double and with a guard against a division by zero, as ATen does: a
+    // bit of difference may decide which of two rows is a maximum.
+    const auto norm = norms_of(norms[i], norm_type).to(at::kDouble);
     const auto scale = norm.add(1e-7).reciprocal().mul(max_norm).masked_fill(
         norm.le(max_norm), 1);
-    const auto scaled = rows[i].to(dtype).mul(scale.unsqueeze(1));
+    const auto scaled = rows[i].to(dtype).mul(scale.to(dtype).unsqueeze(1));
     shards[i].index_copy_(0, held[i], scaled.to(table.dtype));
   }
 }
