@@ -39,6 +39,7 @@ PUBLIC = {
     "process_group.h": "comm",
     "dtensor.h": "dispatch",
     "embedding.h": "dispatch",
+    "sharded.h": "api",
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')

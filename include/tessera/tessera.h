@@ -12,5 +12,6 @@
 #include "tessera/process_group.h"
 #include "tessera/rule.h"
 #include "tessera/shard_math.h"
+#include "tessera/sharded.h"
 #include "tessera/spec.h"
 #include "tessera/world.h"

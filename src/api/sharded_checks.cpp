@@ -1,0 +1,185 @@
+#include "api/sharded_checks.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace tessera::detail {
+
+namespace {
+
+constexpr const char* kBag = "embedding_bag";
+constexpr const char* kRow = "embedding";
+
+void check_flags(
+    const char* caller,
+    bool scale_grad_by_freq,
+    bool sparse,
+    const std::optional<double>& max_norm) {
+  TORCH_CHECK(
+      !scale_grad_by_freq,
+      "[",
+      caller,
+      "] nn.Embedding weight sharded with flag on \"scale_grad_by_freq\" not "
+      "supported!");
+  TORCH_CHECK(
+      !sparse,
+      "[",
+      caller,
+      "] nn.Embedding weight sharded with flag on \"sparse\" not supported!");
+  TORCH_CHECK_VALUE(
+      !max_norm.has_value() || *max_norm > 0,
+      "[",
+      caller,
+      "] \"max_norm\" must be larger than zero! ",
+      max_norm.value_or(0),
+      " was given");
+}
+
+int64_t checked_padding(
+    const char* caller,
+    const std::optional<int64_t>& padding_idx,
+    int64_t rows) {
+  if (!padding_idx.has_value()) {
+    return -1;
+  }
+  TORCH_CHECK_VALUE(
+      -rows <= *padding_idx && *padding_idx < rows,
+      "[",
+      caller,
+      "] padding_idx must be within the ",
+      rows,
+      " rows of the table, not ",
+      *padding_idx);
+  return *padding_idx < 0 ? *padding_idx + rows : *padding_idx;
+}
+
+BagMode mode_of(const std::string& mode) {
+  if (mode == "sum") {
+    return BagMode::kSum;
+  }
+  if (mode == "mean") {
+    return BagMode::kMean;
+  }
+  TORCH_CHECK_VALUE(
+      mode == "max",
+      "[embedding_bag] mode '",
+      mode,
+      "' is not supported: expected sum, mean or max");
+  return BagMode::kMax;
+}
+
+}  // namespace
+
+void check_table(
+    const ShardedTensor& weight, const char* caller, const char* module) {
+  TORCH_CHECK_TYPE(
+      weight.defined(),
+      "[",
+      caller,
+      "] weight needs to be ShardedTensor, and defined");
+  TORCH_CHECK_VALUE(
+      weight.size().size() == 2,
+      "[",
+      caller,
+      "] Weight needs to have exactly 2 dims, not ",
+      weight.size().size());
+  TORCH_CHECK_VALUE(
+      weight.sharding_spec() != nullptr,
+      "[",
+      caller,
+      "] Only ChunkShardingSpec supported for ShardedTensor ops! The weight "
+      "lies as ",
+      weight);
+  const auto& spec = *weight.sharding_spec();
+  const auto shards = weight.local_shards();
+  size_t most = 0;
+  for (const auto& placement : spec.placements) {
+    most = std::max<size_t>(
+        most,
+        std::count_if(
+            spec.placements.begin(), spec.placements.end(), [&](const auto& p) {
+              return p.rank == placement.rank;
+            }));
+  }
+  TORCH_CHECK_VALUE(
+      most == 1 && !shards.empty(),
+      "[",
+      caller,
+      "] Only one local shard supported! ",
+      spec.str(),
+      most == 1 ? " gives this rank none" : " gives a rank several");
+  TORCH_CHECK(
+      spec.dim == 0 || spec.dim == 1,
+      "[",
+      caller,
+      "] ",
+      module,
+      " weight sharded on dim ",
+      spec.dim,
+      " not supported!");
+  TORCH_CHECK_TYPE(
+      at::isFloatingType(weight.dtensor().scalar_type()),
+      "[",
+      caller,
+      "] the weight must be float, double, half or bfloat16, not ",
+      weight.dtensor().scalar_type());
+}
+
+BagQuery checked_query(
+    const ShardedTensor& weight, const sharded::EmbeddingFuncOptions& options) {
+  check_flags(
+      kRow, options.scale_grad_by_freq, options.sparse, options.max_norm);
+  BagQuery query;
+  query.caller = kRow;
+  query.padding_idx =
+      checked_padding(kRow, options.padding_idx, weight.size(0));
+  query.reads_padding = true;
+  query.max_norm = options.max_norm;
+  query.norm_type = options.norm_type;
+  query.path = BagPath::Rows;  // a bag of one is never longer than its row
+  return query;
+}
+
+BagQuery checked_query(
+    const ShardedTensor& weight,
+    const sharded::EmbeddingBagFuncOptions& options) {
+  BagQuery query;
+  query.caller = kBag;
+  query.mode = mode_of(options.mode);
+  check_flags(
+      kBag, options.scale_grad_by_freq, options.sparse, options.max_norm);
+  query.padding_idx =
+      checked_padding(kBag, options.padding_idx, weight.size(0));
+  query.max_norm = options.max_norm;
+  query.norm_type = options.norm_type;
+  switch (options.way) {
+    case sharded::BagWay::Cheapest:
+      query.path = BagPath::Cheapest;
+      break;
+    case sharded::BagWay::Pooled:
+      query.path = BagPath::Pooled;
+      break;
+    case sharded::BagWay::Rows:
+      query.path = BagPath::Rows;
+      break;
+  }
+  return query;
+}
+
+BagProblem problem_of(const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const c10::TypeError& error) {
+    return {error.what_without_backtrace(), ErrorKind::Type};
+  } catch (const c10::ValueError& error) {
+    return {error.what_without_backtrace(), ErrorKind::Value};
+  } catch (const c10::NotImplementedError& error) {
+    return {error.what_without_backtrace(), ErrorKind::NotImplemented};
+  } catch (const c10::Error& error) {
+    return {error.what_without_backtrace(), ErrorKind::Error};
+  }
+  return {};
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,139 @@
+#include "dispatch/bag_lookup.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "comm/comm_event.h"
+#include "core/hash.h"
+#include "dispatch/bag_columns.h"
+#include "dispatch/bag_exchange.h"
+#include "dispatch/decompose.h"
+
+namespace tessera::detail {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+c10::intrusive_ptr<BagVisit> make_visit(
+    SpecPtr table, std::vector<RankBags> bags, const BagQuery& query) {
+  const Placement& cut = table->placements[0];
+  TORCH_INTERNAL_ASSERT(
+      table->mesh.ndim() == 1 && table->dim() == 2 &&
+      (cut.is_shard(0) || cut.is_shard(1)));
+  if (cut.is_shard(0)) {
+    return make_bag_exchange(std::move(table), std::move(bags), query);
+  }
+  return make_bag_columns(std::move(table), std::move(bags), query);
+}
+
+bool any_needs_grad(const std::vector<RankBags>& bags) {
+  return at::GradMode::is_enabled() &&
+         std::any_of(bags.begin(), bags.end(), [](const RankBags& rank) {
+           return rank.weights.defined() && rank.weights.requires_grad();
+         });
+}
+
+class LookupBags : public torch::autograd::Function<LookupBags> {
+ public:
+  static variable_list forward(
+      AutogradContext* ctx,
+      const at::Tensor& weight,
+      at::TensorList /*factors*/,
+      c10::intrusive_ptr<BagVisit> visit) {
+    auto pooled = visit->pool(weight);
+    // The factors' gradients read the table again: it must not have changed.
+    if (visit->factors_need_grad()) {
+      ctx->save_for_backward({weight});
+    }
+    ctx->saved_data["visit"] = c10::IValue::make_capsule(std::move(visit));
+    return pooled;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto& visit =
+        *static_cast<BagVisit*>(ctx->saved_data["visit"].toCapsule().get());
+    Shards local;
+    for (const auto& grad : grads) {
+      TORCH_CHECK_NOT_IMPLEMENTED(
+          !(at::GradMode::is_enabled() && grad.requires_grad()),
+          "[",
+          visit.query().caller,
+          "] the backward of bags that ranks exchange cannot be "
+          "differentiated again: leave create_graph out");
+      local.push_back(grad.contiguous());
+    }
+    const CommCauseGuard cause("tessera::embedding_bag_backward");
+    const auto saved = ctx->get_saved_variables();
+    auto result = visit.differentiate(
+        local,
+        saved.empty() ? at::Tensor() : saved[0],
+        ctx->needs_input_grad(0));
+    variable_list all;
+    all.push_back(
+        result.table.empty()
+            ? at::Tensor()
+            : make_distributed(visit.table(), std::move(result.table)));
+    for (size_t i = 0; i < result.weights.size(); ++i) {
+      if (visit.bags()[i].weights.defined()) {
+        all.push_back(std::move(result.weights[i]));
+      }
+    }
+    all.emplace_back();
+    return all;
+  }
+};
+
+}  // namespace
+
+int64_t BagQuery::fingerprint() const {
+  uint64_t hash = hash_combine(0, static_cast<uint64_t>(mode));
+  hash = hash_combine(hash, static_cast<uint64_t>(padding_idx));
+  hash = hash_combine(hash, static_cast<uint64_t>(reads_padding));
+  hash = hash_combine(hash, static_cast<uint64_t>(max_norm.has_value()));
+  hash = hash_combine(hash, std::bit_cast<uint64_t>(max_norm.value_or(0)));
+  hash = hash_combine(hash, std::bit_cast<uint64_t>(norm_type));
+  return static_cast<int64_t>(hash_combine(hash, static_cast<uint64_t>(path)));
+}
+
+BagVisit::BagVisit(
+    SpecPtr table, std::vector<RankBags> bags, const BagQuery& query)
+    : table_(std::move(table)), bags_(std::move(bags)), query_(query) {
+  TORCH_INTERNAL_ASSERT(bags_.size() == table_->mesh.local_positions().size());
+}
+
+at::ScalarType BagVisit::index_dtype() const {
+  return rows() <= std::numeric_limits<int32_t>::max() ? at::kInt : at::kLong;
+}
+
+at::ScalarType BagVisit::sum_dtype() const {
+  return accumulate_dtype(table_->dtype);
+}
+
+std::vector<at::Tensor> lookup_bags(
+    const at::Tensor& weight,
+    std::vector<RankBags> bags,
+    const BagQuery& query,
+    const BagProblem& problem) {
+  const CommCauseGuard cause("tessera::embedding_bag");
+  const bool factors_need_grad = any_needs_grad(bags);
+  std::vector<at::Tensor> factors;
+  for (auto& rank : bags) {
+    if (rank.weights.defined()) {
+      factors.push_back(rank.weights);
+      rank.weights = rank.weights.detach().contiguous();
+    }
+  }
+  const auto visit =
+      make_visit(distributed_meta(weight).spec, std::move(bags), query);
+  visit->meet(problem, factors_need_grad);
+  check_current(weight);
+  return LookupBags::apply(weight, at::TensorList(factors), visit);
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,105 @@
+#include "dispatch/bag_terms.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "dispatch/decompose.h"
+
+namespace tessera::detail {
+
+namespace {
+
+int64_t size_of(at::ScalarType dtype) {
+  return static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+int64_t total(const Parts& parts) {
+  return std::accumulate(parts.begin(), parts.end(), int64_t{0});
+}
+
+// Both as in docs/embedding_bags.md, of a forward pass. The backward passes
+// send the same rows back, so that they change little in the choice.
+struct Bytes {
+  int64_t pooled;
+  int64_t rows;
+};
+
+Bytes bytes_of(
+    const Spec& table,
+    const BagQuery& query,
+    const BagTerms& terms,
+    const BagNotice& sum) {
+  const int64_t index =
+      table.sizes[0] <= std::numeric_limits<int32_t>::max() ? 4 : 8;
+  const int64_t element =
+      query.mode == BagMode::kMax
+          ? size_of(table.dtype) + size_of(terms.winner_dtype)
+          : size_of(accumulate_dtype(table.dtype));
+  const int64_t factor = terms.factors ? size_of(table.dtype) : 0;
+  const int64_t width = table.sizes[1];
+  return {
+      sum.all_bags * (index + width * element) +
+          sum.all_indices * (index + factor),
+      sum.all_rows * (index + width * size_of(table.dtype))};
+}
+
+}  // namespace
+
+BagTerms settle_terms(
+    const Spec& table, const BagQuery& query, const BagNotices& told) {
+  BagNotice sum;
+  for (const auto& notice : told) {
+    sum.all_bags += notice.all_bags;
+    sum.all_indices += notice.all_indices;
+    sum.all_rows += notice.all_rows;
+    sum.longest = std::max(sum.longest, notice.longest);
+  }
+  BagTerms terms;
+  terms.silent = sum.all_indices == 0;
+  terms.factors = any_flag(told, BagNotice::kFactors);
+  terms.factors_need_grad = any_flag(told, BagNotice::kGradient);
+  terms.padding = any_flag(told, BagNotice::kPadding);
+  // Winners are counted from 0, and one number is kept for "none".
+  terms.winner_dtype =
+      sum.longest <= std::numeric_limits<uint8_t>::max() ? at::kByte : at::kInt;
+  terms.pooled = query.path == BagPath::Pooled;
+  if (query.path == BagPath::Cheapest) {
+    const auto bytes = bytes_of(table, query, terms, sum);
+    terms.pooled = bytes.pooled < bytes.rows;
+  }
+  return terms;
+}
+
+BagNotices bag_notices(
+    const BagTrade& trade, int64_t ranks, int64_t flags, int64_t fingerprint) {
+  const auto& route = trade.route;
+  const bool counted = trade.wanted.wanted.defined();
+  BagNotice all;
+  all.all_bags = total(route.bag_counts);
+  all.all_indices = total(route.entry_counts);
+  all.all_rows = counted ? trade.wanted.wanted.size(0) : 0;
+  all.longest = route.longest;
+  all.flags = flags;
+  all.fingerprint = fingerprint;
+  BagNotices notices(ranks, all);
+  for (int64_t c = 0; c < ranks; ++c) {
+    notices[c].bags = route.bag_counts[c];
+    notices[c].indices = route.entry_counts[c];
+    notices[c].rows = counted ? trade.wanted.counts[c] : 0;
+  }
+  return notices;
+}
+
+void settle_trade(
+    BagTrade& trade, const BagTerms& terms, const BagNotices& told) {
+  const auto& route = trade.route;
+  trade.sent_bags = terms.pooled ? route.bag_counts : trade.wanted.counts;
+  trade.sent_entries = terms.pooled ? route.entry_counts : trade.wanted.counts;
+  for (const auto& notice : told) {
+    trade.asked_bags.push_back(terms.pooled ? notice.bags : notice.rows);
+    trade.asked_entries.push_back(terms.pooled ? notice.indices : notice.rows);
+  }
+}
+
+}  // namespace tessera::detail
