@@ -104,8 +104,12 @@ at::Tensor lookup_rows_cpu(
 
   const int64_t item = static_cast<int64_t>(weight.element_size());
   const bool dense = columns <= 1 || weight.stride(1) == 1;
+  // Rows without columns have no memory, and null is nothing to copy from or
+  // to, not even nothing.
+  char nothing = 0;
   const Table table{
-      static_cast<const char*>(weight.const_data_ptr()),
+      columns == 0 ? &nothing
+                   : static_cast<const char*>(weight.const_data_ptr()),
       weight.size(0),
       first_row,
       table_rows,
@@ -114,7 +118,8 @@ at::Tensor lookup_rows_cpu(
       columns,
       item};
   const auto ordered = indices.expect_contiguous();
-  char* data = static_cast<char*>(out.mutable_data_ptr());
+  char* data =
+      columns == 0 ? &nothing : static_cast<char*>(out.mutable_data_ptr());
   const int64_t grain =
       std::max<int64_t>(1, kGrainBytes / (columns * item + kCacheLine));
 
