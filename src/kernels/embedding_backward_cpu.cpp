@@ -72,12 +72,12 @@ void add_rows(
   out += begin * grad.columns;
   for (int64_t i = 0; i < n; ++i) {
     if (i + kAhead < n) {
-      const int64_t next = indices[i + kAhead] - first;
+      const int64_t next = offset_from(first, indices[i + kAhead]);
       if (is_inside(next, rows)) {
         __builtin_prefetch(out + next * grad.columns, 1);
       }
     }
-    const int64_t row = indices[i] - first;
+    const int64_t row = offset_from(first, indices[i]);
     if (!is_inside(row, rows)) {
       if (!is_inside(indices[i], range.table_rows)) {
         bad.report(i);

@@ -62,12 +62,12 @@ void lookup_range(
   out += begin * bytes;
   for (int64_t i = begin; i < end; ++i, out += bytes) {
     if (kDense && i + kAhead < end) {
-      const int64_t next = indices[i + kAhead] - table.first_row;
+      const int64_t next = offset_from(table.first_row, indices[i + kAhead]);
       if (is_inside(next, table.rows)) {
         prefetch_row(table.data + next * table.row_stride, bytes);
       }
     }
-    const int64_t row = indices[i] - table.first_row;
+    const int64_t row = offset_from(table.first_row, indices[i]);
     if (is_inside(row, table.rows)) {
       const char* source = table.data + row * table.row_stride;
       if constexpr (kDense) {

@@ -35,6 +35,13 @@ inline bool is_inside(int64_t index, int64_t size) {
   return static_cast<uint64_t>(index) < static_cast<uint64_t>(size);
 }
 
+// `index - first`, which is inside a range if the index is; of indices far
+// outside the table, whose difference would overflow, it is not.
+inline int64_t offset_from(int64_t first, int64_t index) {
+  return static_cast<int64_t>(
+      static_cast<uint64_t>(index) - static_cast<uint64_t>(first));
+}
+
 // The first of the places that several threads report.
 class FirstPlace {
  public:

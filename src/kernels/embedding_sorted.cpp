@@ -63,7 +63,7 @@ SortedRows::SortedRows(const Index* indices, int64_t n, const Range& range)
   bool good = true;
   for (int64_t i = 0; i < n; ++i) {
     const int64_t index = indices[i];
-    const int64_t row = index - range.first_row;
+    const int64_t row = offset_from(range.first_row, index);
     good &= is_inside(index, range.table_rows);
     // Written always and kept if held: which one it is cannot be foretold.
     entries_[size_] =

@@ -76,7 +76,7 @@ void gather_line(
   bool good = true;
   for (int64_t j = 0; j < line.length; ++j) {
     const int64_t index = indices[j * index_stride];
-    const int64_t local = index - first;
+    const int64_t local = offset_from(first, index);
     const bool inside = is_inside(local, held);
     good &= is_inside(index, size);
     // Reads the first entry in vain rather than guess a branch.
@@ -106,7 +106,7 @@ void scatter_line(
   bool good = true;
   for (int64_t j = 0; j < line.length; ++j) {
     const int64_t index = indices[line.index + j * index_stride];
-    const int64_t local = index - first;
+    const int64_t local = offset_from(first, index);
     good &= is_inside(index, size);
     if (is_inside(local, held)) {
       to[line.a + j * a_stride + local * walk.a_step] +=

@@ -191,10 +191,7 @@ TEST(FullTensor, GradientPlacementsMayBeGiven) {
     const ts::Placements terms{ts::Partial()};
     d.full_tensor(terms).sum().backward();
     const auto grad = ts::DTensor(d.grad()).full_tensor();
-    // One device's share of it: in a simulated world only the first replica's
-    // loss is computed; over processes every rank adds one.
-    const double wanted =
-        mesh.simulated() ? 1.0 : static_cast<double>(mesh.size());
+    const auto wanted = static_cast<double>(mesh.size());
     EXPECT_TRUE(grad.equal(torch::full({4}, wanted))) << grad;
   });
 }

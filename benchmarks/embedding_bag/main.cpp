@@ -1,0 +1,181 @@
+// Bags of each rank in a table over processes, and at::embedding_bag on one of
+// them. Rank 0 prints JSON: milliseconds, fingerprints of results, bytes sent,
+// the bandwidth of memory.
+//
+//   torchrun --standalone --no-python --nproc-per-node 4 bench_embedding_bag
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "embedding_bag/bandwidth.h"
+#include "embedding_bag/lookups.h"
+#include "embedding_bag/traffic.h"
+#include "redistribute/raw_group.h"
+#include "tessera/debug.h"
+#include "tessera/world.h"
+
+namespace {
+
+using nlohmann::ordered_json;
+using tessera::bench::BagBatch;
+using tessera::bench::BagLookup;
+using tessera::bench::BagSize;
+using tessera::bench::BagTraffic;
+using tessera::bench::BagWayRun;
+using tessera::bench::RawGroup;
+
+constexpr int64_t kReadBytes = int64_t{256} << 20;
+
+double total(RawGroup& group, double value) {
+  auto sum = at::full({1}, value, at::kDouble);
+  group.all_reduce(sum);
+  return sum.item<double>();
+}
+
+// Milliseconds until the slowest rank is done.
+double measure(RawGroup& group, bool alone, const std::function<void()>& call) {
+  group.barrier();
+  double taken = 0;
+  if (!alone || group.rank() == 0) {
+    const auto start = std::chrono::steady_clock::now();
+    call();
+    const std::chrono::duration<double, std::milli> took =
+        std::chrono::steady_clock::now() - start;
+    taken = took.count();
+  }
+  return group.max(taken);
+}
+
+at::Tensor forward_only(const BagWayRun& way) {
+  const c10::NoGradGuard no_grad;
+  return way.forward();
+}
+
+// Of the first pooled rows and of those after one step, over all ranks: what a
+// peer must come to as well. All ways of a lookup make the same rows.
+ordered_json fingerprints(RawGroup& group, const BagLookup& lookup) {
+  ordered_json result;
+  for (const auto& way : lookup.ways) {
+    double first = 0;
+    double second = 0;
+    if (!lookup.alone || group.rank() == 0) {
+      way.restore();
+      first = tessera::bench::fingerprint(forward_only(way));
+      way.step();
+      second = tessera::bench::fingerprint(forward_only(way));
+    }
+    result[way.name] = {total(group, first), total(group, second)};
+  }
+  return result;
+}
+
+// What all ranks send together, counted and by formula. `way` is "ours",
+// "ours, Pooled" or "ours, Rows"; the first takes the cheaper of the two.
+BagTraffic formula(
+    RawGroup& group,
+    const BagBatch& batch,
+    const std::string& lookup,
+    const std::string& way) {
+  const auto sum = [&](const BagTraffic& mine) {
+    return BagTraffic{
+        static_cast<int64_t>(total(group, static_cast<double>(mine.forward))),
+        static_cast<int64_t>(total(group, static_cast<double>(mine.backward)))};
+  };
+  if (lookup.find("column-wise") != std::string::npos) {
+    return sum(columns_traffic(batch));
+  }
+  const auto mode = lookup.substr(lookup.rfind(' ') + 1);
+  const auto pooled = sum(pooled_traffic(batch, mode));
+  const auto rows = sum(rows_traffic(batch));
+  if (way == "ours") {
+    return pooled.forward < rows.forward ? pooled : rows;
+  }
+  return way == "ours, Pooled" ? pooled : rows;
+}
+
+ordered_json sent_bytes(
+    RawGroup& group, const std::vector<BagLookup>& lookups, BagSize size) {
+  ordered_json result;
+  for (const std::string kind : {"uniform", "zipf"}) {
+    BagBatch batch{{}, size, group.rank()};
+    for (int64_t r = 0; r < group.size(); ++r) {
+      batch.indices.push_back(tessera::bench::bag_indices(size, kind, r));
+    }
+    for (const auto& lookup : lookups) {
+      if (lookup.name.rfind(kind, 0) != 0) {
+        continue;
+      }
+      for (const auto& way : lookup.ways) {
+        const auto expected = formula(group, batch, lookup.name, way.name);
+        tessera::CommDebugMode comm;
+        forward_only(way);
+        const auto forward = static_cast<double>(comm.get_total_bytes());
+        comm.reset();
+        way.step();
+        const auto step = static_cast<double>(comm.get_total_bytes());
+        result[lookup.name + ": forward"][way.name] = {
+            {"counted", static_cast<int64_t>(total(group, forward))},
+            {"formula", expected.forward}};
+        result[lookup.name + ": step"][way.name] = {
+            {"counted", static_cast<int64_t>(total(group, step))},
+            {"formula", expected.forward + expected.backward}};
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Bags in a sharded table, and on one process");
+  BagSize size{1'000'000, 64, 2'048, 20};
+  int rounds = 5;
+  app.add_option("--rows", size.rows, "Rows of the table");
+  app.add_option("--columns", size.columns, "Columns of the table");
+  app.add_option("--bags", size.bags, "Bags of each rank");
+  app.add_option("--entries", size.entries, "Entries of each bag");
+  app.add_option("--rounds", rounds, "Measurements of each way");
+  CLI11_PARSE(app, argc, argv);
+
+  at::set_num_threads(1);
+  const auto world = tessera::World::from_environment();
+  RawGroup group;
+  const auto sharded =
+      tessera::bench::sharded_lookups(size, group.rank(), group.size());
+  auto lookups = sharded;
+  for (auto& plain : tessera::bench::plain_lookups(size, group.rank())) {
+    lookups.push_back(std::move(plain));
+  }
+  tessera::bench::MemoryReader memory(group.rank() == 0 ? kReadBytes : 64);
+
+  ordered_json result;
+  for (const auto& lookup : lookups) {
+    result["fingerprints"][lookup.name] = fingerprints(group, lookup);
+  }
+  // Round by round over all ways, so that a busy moment hits each alike.
+  for (int round = 0; round < rounds; ++round) {
+    for (const auto& lookup : lookups) {
+      for (const auto& way : lookup.ways) {
+        result["times"][lookup.name + ": forward"][way.name].push_back(
+            measure(group, lookup.alone, [&] { forward_only(way); }));
+        result["times"][lookup.name + ": step"][way.name].push_back(
+            measure(group, lookup.alone, way.step));
+      }
+    }
+    double bandwidth = 0;
+    measure(group, true, [&] { bandwidth = memory.gigabytes_per_second(); });
+    result["read GB/s"].push_back(group.max(bandwidth));
+  }
+  result["bytes"] = sent_bytes(group, sharded, size);
+  group.barrier();
+  if (world.rank() == 0) {
+    std::cout << result.dump(1) << "\n";
+  }
+  return 0;
+}
