@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 
 #include "dispatch/index_kernel.h"
-#include "dispatch/kernel.h"
 
 namespace tessera::detail {
 
@@ -265,19 +264,10 @@ void define_bag_ops(torch::Library& library) {
 }
 
 void register_bag_ops(torch::Library& distributed) {
-  const auto op = [](const char* name) {
-    return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
-  };
+  distributed.impl("bag", index_kernel("tessera::bag", 1));
+  distributed.impl("bag_backward", boxed_kernel("tessera::bag_backward"));
   distributed.impl(
-      "bag",
-      torch::CppFunction::makeFromBoxedFunctor(
-          std::make_unique<IndexKernel>(op("tessera::bag"), 1)));
-  for (const char* name : {"bag_backward", "bag_weights_backward"}) {
-    distributed.impl(
-        name,
-        torch::CppFunction::makeFromBoxedFunctor(std::make_unique<OpKernel>(
-            op((std::string("tessera::") + name).c_str()))));
-  }
+      "bag_weights_backward", boxed_kernel("tessera::bag_weights_backward"));
 }
 
 }  // namespace tessera::detail

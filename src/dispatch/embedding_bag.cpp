@@ -42,30 +42,35 @@ at::Tensor replicated(const at::Tensor& tensor, const DeviceMesh& mesh) {
 void check_plain(
     const at::Tensor& weight,
     const at::Tensor& indices,
+    const at::Tensor& offsets,
     const OptionalTensor& per_sample_weights) {
-  const auto plain = [](const at::Tensor& tensor) {
-    return tensor.defined() && !is_dtensor(tensor);
-  };
-  if (plain(weight) || plain(indices) ||
-      (per_sample_weights.has_value() && plain(*per_sample_weights))) {
-    const auto& given = is_dtensor(weight)    ? weight
-                        : is_dtensor(indices) ? indices
-                                              : *per_sample_weights;
-    const auto none = make_alias(given);
-    torch::jit::Stack args;
-    torch::jit::push(
-        args,
-        weight,
-        indices,
-        is_dtensor(given) ? given : none,
-        false,
-        0,
-        false,
-        per_sample_weights,
-        false,
-        -1);
-    admit_plain_tensors(bag_op(), args);
+  if (is_dtensor(weight) && is_dtensor(indices) &&
+      (!per_sample_weights.has_value() || is_dtensor(*per_sample_weights))) {
+    return;
   }
+  torch::jit::Stack args;
+  torch::jit::push(
+      args,
+      weight,
+      indices,
+      is_dtensor(offsets) ? offsets : at::Tensor(),
+      false,
+      0,
+      false,
+      per_sample_weights,
+      false,
+      -1);
+  admit_plain_tensors(bag_op(), args);
+}
+
+// That of the first distributed argument.
+const DeviceMesh& mesh_of(std::initializer_list<at::Tensor> tensors) {
+  for (const auto& tensor : tensors) {
+    if (is_dtensor(tensor)) {
+      return distributed_meta(tensor).spec->mesh;
+    }
+  }
+  TORCH_INTERNAL_ASSERT(false, "no distributed argument");
 }
 
 // The one mesh dimension that cuts the indices; -1 for none or several.
@@ -186,9 +191,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> embedding_bag(
       offsets.sizes());
   const bool weighted =
       per_sample_weights.has_value() && per_sample_weights->defined();
-  check_plain(weight, indices, weighted ? per_sample_weights : std::nullopt);
-  const DeviceMesh& mesh =
-      distributed_meta(is_dtensor(weight) ? weight : indices).spec->mesh;
+  check_plain(
+      weight, indices, offsets, weighted ? per_sample_weights : std::nullopt);
+  const DeviceMesh& mesh = mesh_of(
+      {weight,
+       indices,
+       offsets,
+       weighted ? *per_sample_weights : at::Tensor()});
   Call call{
       is_dtensor(weight) ? weight : replicated(weight, mesh),
       is_dtensor(indices) ? indices : replicated(indices, mesh),

@@ -1,10 +1,10 @@
 #include "dispatch/exchange.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "comm/comm_event.h"

@@ -20,7 +20,7 @@ bool differs_over_ranks(const at::Tensor& indices) {
 void run_agreed(
     const at::Tensor& indices,
     std::string_view cause,
-    const std::function<void()>& body) {
+    c10::function_ref<void()> body) {
   if (!differs_over_ranks(indices)) {
     body();
     return;
@@ -41,11 +41,17 @@ void IndexKernel::operator()(
   // Held: the stack is overwritten.
   const at::Tensor indices =
       (*stack)[stack->size() - op_.args.size() + indices_].toTensor();
-  if (!differs_over_ranks(indices)) {
-    run_op(op_, stack);
-    return;
-  }
   run_agreed(indices, op_.name, [&] { run_op(op_, stack); });
+}
+
+torch::CppFunction index_kernel(const char* name, size_t indices) {
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<IndexKernel>(
+      c10::Dispatcher::singleton().findSchemaOrThrow(name, ""), indices));
+}
+
+torch::CppFunction boxed_kernel(const char* name) {
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<OpKernel>(
+      c10::Dispatcher::singleton().findSchemaOrThrow(name, "")));
 }
 
 }  // namespace tessera::detail

@@ -1,7 +1,11 @@
 // The kernel of ops of our own that read indices.
 #pragma once
 
-#include <functional>
+#include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
+#include <torch/library.h>
+
+#include <string_view>
 
 #include "dispatch/kernel.h"
 #include "dispatch/tensor.h"
@@ -17,7 +21,7 @@ bool differs_over_ranks(const at::Tensor& indices);
 void run_agreed(
     const at::Tensor& indices,
     std::string_view cause,
-    const std::function<void()>& body);
+    c10::function_ref<void()> body);
 
 // The boxed kernel, agreed upon.
 class IndexKernel final : public c10::OperatorKernel {
@@ -35,5 +39,10 @@ class IndexKernel final : public c10::OperatorKernel {
   OpInfo op_;
   size_t indices_;
 };
+
+// The kernels of the op called `name` for distributed tensors: of one that
+// reads indices, and of one that is given what another has found well.
+torch::CppFunction index_kernel(const char* name, size_t indices);
+torch::CppFunction boxed_kernel(const char* name);
 
 }  // namespace tessera::detail

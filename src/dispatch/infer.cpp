@@ -144,12 +144,6 @@ InferredOutputs from_rule(
 
 }  // namespace
 
-void keep_wrapped_number(const at::Tensor& tensor, const at::Tensor& original) {
-  if (original.unsafeGetTensorImpl()->is_wrapped_number()) {
-    tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
-  }
-}
-
 bool can_infer(const OpInfo& op, const Rule& rule) {
   return rule.output_sizes || rule.elementwise || has_meta_kernel(op, rule);
 }

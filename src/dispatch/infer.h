@@ -21,10 +21,6 @@ struct InferredOutputs {
   bool dtypes_known = true;
 };
 
-// Makes a tensor that stands in for an argument a wrapped number if that is
-// one: `x + 1` promotes by the number's kind, not by its dtype.
-void keep_wrapped_number(const at::Tensor& tensor, const at::Tensor& original);
-
 // Whether infer_outputs has a way to tell.
 bool can_infer(const OpInfo& op, const Rule& rule);
 

@@ -3,14 +3,20 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
-#include "dispatch/infer.h"
-
 namespace tessera::detail {
 
 namespace {
 
 // More elements than this are not made up only to see a dtype.
 constexpr int64_t kMostElements = int64_t{1} << 16;
+
+// Makes a tensor that stands in for an argument a wrapped number if that is
+// one: `x + 1` promotes by the number's kind, not by its dtype.
+void keep_wrapped_number(const at::Tensor& tensor, const at::Tensor& original) {
+  if (original.unsafeGetTensorImpl()->is_wrapped_number()) {
+    tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+}
 
 // Tensors of the arguments' dtypes: of their shapes, if those are small,
 // otherwise of one element each.

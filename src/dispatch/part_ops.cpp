@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 
 #include "dispatch/index_kernel.h"
-#include "dispatch/kernel.h"
 #include "kernels/embedding.h"
 #include "kernels/gather.h"
 
@@ -164,17 +163,6 @@ at::Tensor meta_gather_part_backward(
   return at::empty(self.sizes(), grad.options());
 }
 
-torch::CppFunction index_kernel(const char* op, size_t indices) {
-  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<IndexKernel>(
-      c10::Dispatcher::singleton().findSchemaOrThrow(op, ""), indices));
-}
-
-// A backward reads the indices that its forward has found well.
-torch::CppFunction plain_kernel(const char* op) {
-  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<OpKernel>(
-      c10::Dispatcher::singleton().findSchemaOrThrow(op, "")));
-}
-
 }  // namespace
 
 void define_part_ops(torch::Library& library) {
@@ -200,9 +188,9 @@ void define_part_ops(torch::Library& library) {
 void register_part_ops(torch::Library& distributed) {
   distributed.impl("lookup", index_kernel("tessera::lookup", 1));
   distributed.impl("gather_part", index_kernel("tessera::gather_part", 2));
-  distributed.impl("lookup_backward", plain_kernel("tessera::lookup_backward"));
+  distributed.impl("lookup_backward", boxed_kernel("tessera::lookup_backward"));
   distributed.impl(
-      "gather_part_backward", plain_kernel("tessera::gather_part_backward"));
+      "gather_part_backward", boxed_kernel("tessera::gather_part_backward"));
 }
 
 }  // namespace tessera::detail

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "comm/comm_event.h"
 #include "dispatch/decompose.h"

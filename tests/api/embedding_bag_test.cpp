@@ -271,6 +271,9 @@ TEST(EmbeddingBag, Refusals) {
     throws_saying<c10::Error>("is a plain tensor of shape", [&] {
       at::embedding_bag(weight, data.indices, offsets);
     });
+    throws_saying<c10::Error>("is a plain tensor of shape", [&] {
+      at::embedding_bag(data.weight, data.indices, offsets);
+    });
   });
 }
 
