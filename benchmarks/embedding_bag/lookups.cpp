@@ -79,11 +79,14 @@ BagWayRun sharded_way(
     return sharded::embedding_bag(
         indices, table->weight, std::nullopt, options);
   };
-  return {
-      name,
-      forward,
-      [=] { table->trained.step(forward(), grad); },
-      [=] { table->trained.restore(); }};
+  const auto step = [=] {
+    if (options.update.has_value()) {
+      forward().backward(grad);
+    } else {
+      table->trained.step(forward(), grad);
+    }
+  };
+  return {name, forward, step, [=] { table->trained.restore(); }};
 }
 
 BagWayRun plain_way(
@@ -122,14 +125,19 @@ std::vector<BagLookup> sharded_lookups(
       const auto indices = bag_indices(size, kind, rank);
       for (const std::string mode : kModes) {
         BagLookup lookup{kind + layout + mode, false, {}};
-        const auto add = [&](const char* name, BagWay way) {
-          lookup.ways.push_back(sharded_way(
-              name, table, indices, grad, {.mode = mode, .way = way}));
+        const auto add = [&](const char* name, BagWay way, bool fused) {
+          sharded::EmbeddingBagFuncOptions options{.mode = mode, .way = way};
+          if (fused) {
+            options.update = sharded::RowSgd{kLearningRate};
+          }
+          lookup.ways.push_back(
+              sharded_way(name, table, indices, grad, options));
         };
-        add("ours", BagWay::Cheapest);
+        add("ours", BagWay::Cheapest, true);
+        add("ours, torch::optim::SGD", BagWay::Cheapest, false);
         if (dim == 0) {
-          add("ours, Pooled", BagWay::Pooled);
-          add("ours, Rows", BagWay::Rows);
+          add("ours, Pooled", BagWay::Pooled, true);
+          add("ours, Rows", BagWay::Rows, true);
         }
         lookups.push_back(std::move(lookup));
       }

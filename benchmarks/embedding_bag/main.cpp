@@ -22,6 +22,7 @@
 namespace {
 
 using nlohmann::ordered_json;
+using tessera::World;
 using tessera::bench::BagBatch;
 using tessera::bench::BagLookup;
 using tessera::bench::BagSize;
@@ -37,18 +38,28 @@ double total(RawGroup& group, double value) {
   return sum.item<double>();
 }
 
-// Milliseconds until the slowest rank is done.
-double measure(RawGroup& group, bool alone, const std::function<void()>& call) {
-  group.barrier();
-  double taken = 0;
-  if (!alone || group.rank() == 0) {
-    const auto start = std::chrono::steady_clock::now();
-    call();
-    const std::chrono::duration<double, std::milli> took =
-        std::chrono::steady_clock::now() - start;
-    taken = took.count();
+// Milliseconds that this rank takes; 0 if it waits. Ranks start together.
+double measure(World& world, bool alone, const std::function<void()>& call) {
+  world.barrier();
+  if (alone && world.rank() != 0) {
+    return 0;
   }
-  return group.max(taken);
+  const auto start = std::chrono::steady_clock::now();
+  call();
+  const std::chrono::duration<double, std::milli> took =
+      std::chrono::steady_clock::now() - start;
+  return took.count();
+}
+
+// Milliseconds until the slowest rank was done, for each measurement.
+void take_slowest(RawGroup& group, ordered_json& times) {
+  for (auto& ways : times) {
+    for (auto& samples : ways) {
+      for (auto& sample : samples) {
+        sample = group.max(sample.get<double>());
+      }
+    }
+  }
 }
 
 at::Tensor forward_only(const BagWayRun& way) {
@@ -74,8 +85,8 @@ ordered_json fingerprints(RawGroup& group, const BagLookup& lookup) {
   return result;
 }
 
-// What all ranks send together, counted and by formula. `way` is "ours",
-// "ours, Pooled" or "ours, Rows"; the first takes the cheaper of the two.
+// What all ranks send together, counted and by formula. Ways other than "ours,
+// Pooled" and "ours, Rows" take the cheaper of the two.
 BagTraffic formula(
     RawGroup& group,
     const BagBatch& batch,
@@ -92,7 +103,7 @@ BagTraffic formula(
   const auto mode = lookup.substr(lookup.rfind(' ') + 1);
   const auto pooled = sum(pooled_traffic(batch, mode));
   const auto rows = sum(rows_traffic(batch));
-  if (way == "ours") {
+  if (way != "ours, Pooled" && way != "ours, Rows") {
     return pooled.forward < rows.forward ? pooled : rows;
   }
   return way == "ours, Pooled" ? pooled : rows;
@@ -140,17 +151,32 @@ int main(int argc, char** argv) {
   app.add_option("--columns", size.columns, "Columns of the table");
   app.add_option("--bags", size.bags, "Bags of each rank");
   app.add_option("--entries", size.entries, "Entries of each bag");
+  std::string only;
+  std::string way;
   app.add_option("--rounds", rounds, "Measurements of each way");
+  app.add_option("--only", only, "Lookups whose name has this in it");
+  app.add_option("--way", way, "The way of this name alone");
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
-  const auto world = tessera::World::from_environment();
+  auto world = World::from_environment();
   RawGroup group;
-  const auto sharded =
+  const auto left_out = [&](const BagLookup& lookup) {
+    return lookup.name.find(only) == std::string::npos;
+  };
+  auto sharded =
       tessera::bench::sharded_lookups(size, group.rank(), group.size());
+  std::erase_if(sharded, left_out);
+  for (auto& lookup : sharded) {
+    std::erase_if(lookup.ways, [&](const BagWayRun& run) {
+      return !way.empty() && run.name != way;
+    });
+  }
   auto lookups = sharded;
   for (auto& plain : tessera::bench::plain_lookups(size, group.rank())) {
-    lookups.push_back(std::move(plain));
+    if (!left_out(plain)) {
+      lookups.push_back(std::move(plain));
+    }
   }
   tessera::bench::MemoryReader memory(group.rank() == 0 ? kReadBytes : 64);
 
@@ -163,15 +189,16 @@ int main(int argc, char** argv) {
     for (const auto& lookup : lookups) {
       for (const auto& way : lookup.ways) {
         result["times"][lookup.name + ": forward"][way.name].push_back(
-            measure(group, lookup.alone, [&] { forward_only(way); }));
+            measure(world, lookup.alone, [&] { forward_only(way); }));
         result["times"][lookup.name + ": step"][way.name].push_back(
-            measure(group, lookup.alone, way.step));
+            measure(world, lookup.alone, way.step));
       }
     }
     double bandwidth = 0;
-    measure(group, true, [&] { bandwidth = memory.gigabytes_per_second(); });
-    result["read GB/s"].push_back(group.max(bandwidth));
+    measure(world, true, [&] { bandwidth = memory.gigabytes_per_second(); });
+    result["read GB/s"].push_back(bandwidth);
   }
+  take_slowest(group, result["times"]);
   result["bytes"] = sent_bytes(group, sharded, size);
   group.barrier();
   if (world.rank() == 0) {

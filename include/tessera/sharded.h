@@ -130,6 +130,15 @@ enum class BagWay : uint8_t {
   Rows,      // each distinct row is sent once, and pooled where it is asked for
 };
 
+// Gradient descent on the rows that were looked up: as the backward pass comes
+// by, row -= lr * gradient, in place. Nothing else of the table is read or
+// written, and no gradient is left: weight.grad() stays as it was. Two lookups
+// of a table in one pass make two steps. Requires a weight that requires grad,
+// and is a leaf; without gradients (c10::NoGradGuard) it does nothing.
+struct RowSgd {
+  double lr;
+};
+
 // As torch::nn::functional::EmbeddingFuncOptions. Alike on every rank.
 struct EmbeddingFuncOptions {
   std::optional<int64_t> padding_idx = std::nullopt;  // gets no gradient
@@ -137,6 +146,7 @@ struct EmbeddingFuncOptions {
   double norm_type = 2;
   bool scale_grad_by_freq = false;
   bool sparse = false;
+  std::optional<RowSgd> update = std::nullopt;  // instead of a gradient
 };
 
 // As torch::nn::functional::EmbeddingBagFuncOptions. Alike on every rank, but
@@ -153,6 +163,7 @@ struct EmbeddingBagFuncOptions {
   bool include_last_offset = false;
   std::optional<int64_t> padding_idx = std::nullopt;  // left out of bags
   BagWay way = BagWay::Cheapest;
+  std::optional<RowSgd> update = std::nullopt;  // instead of a gradient
 };
 
 // What one rank looks up.
@@ -183,8 +194,8 @@ TESSERA_API std::vector<at::Tensor> embedding(
 // The pooled rows of this rank's bags, [bags, d], plain, as at::embedding_bag
 // on the inputs of all ranks would give them. `input` is 2-d, a bag a row, or
 // 1-d with `offsets`. Ranks may have any number of bags and entries. Empty bags
-// give zeros. Otherwise as embedding; differentiable by per_sample_weights too,
-// which then should require grad on every rank.
+// give zeros. Otherwise as embedding; differentiable by per_sample_weights too.
+// Where the weight requires no grad, these must on every rank or on none.
 TESSERA_API at::Tensor embedding_bag(
     const at::Tensor& input,
     const ShardedTensor& weight,

@@ -3,12 +3,18 @@
 // lives here, or simulated, where all ranks live here and run in lock-step.
 #pragma once
 
+#include <c10/util/intrusive_ptr.h>
+
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "tessera/export.h"
+
+namespace c10d {
+class Store;
+}
 
 namespace tessera {
 
@@ -44,6 +50,17 @@ class TESSERA_API World {
       int64_t size,
       const std::string& address,
       uint16_t port,
+      WorldOptions options = {});
+
+  // As above, where the processes are connected to a store already (include
+  // c10d's Store.hpp). It is asked through a connection of its own, keeps its
+  // timeout, and must be served for as long as meshes meet for the first time.
+  // Worlds that follow each other in one store are kept apart; every rank must
+  // make them in the same order. Throws c10::TypeError for a null store.
+  static World connect(
+      int64_t rank,
+      int64_t size,
+      const c10::intrusive_ptr<c10d::Store>& store,
       WorldOptions options = {});
 
   ~World();

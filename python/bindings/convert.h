@@ -16,6 +16,11 @@ namespace tessera::python {
 
 namespace py = pybind11;
 
+// Joins the world that torch.distributed or a launcher has put us in, unless
+// there is one already. Communicates then. Throws RuntimeError where there is
+// none.
+void ensure_world();
+
 // A mesh: ours, torch's DeviceMesh, a torch.distributed process group, or None
 // for the mesh that was entered with `with mesh:`. May communicate where
 // torch's are given (the ranks meet). Throws TypeError on anything else.
@@ -57,7 +62,10 @@ void bind_specs(py::module_& m);
 void bind_tensors(py::module_& m);
 void bind_factories(py::module_& m);
 void bind_debugging(py::module_& m);
-// tensor_attribute(function, name, is_property): see attributes.cpp.
+void bind_embedding(py::module_& m);
+void bind_sharded(py::module_& m);
+void bind_sharded_lookups(py::module_& m);
+// tensor_method and tensor_property: see attributes.cpp.
 void bind_attributes(py::module_& m);
 
 }  // namespace tessera::python

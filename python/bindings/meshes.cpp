@@ -14,10 +14,6 @@ namespace {
 
 using Names = std::optional<std::vector<std::string>>;
 
-// Joins the world that torch.distributed or a launcher has put us in, unless
-// there is one already.
-void ensure_world() { py::module_::import("tessera._world").attr("ensure")(); }
-
 std::vector<std::string> names_of(const Names& names) {
   return names.value_or(std::vector<std::string>());
 }
@@ -75,6 +71,8 @@ py::object dim_names(const DeviceMesh& mesh) {
 }
 
 }  // namespace
+
+void ensure_world() { py::module_::import("tessera._world").attr("ensure")(); }
 
 DeviceMesh as_mesh(py::handle mesh, const char* caller) {
   if (py::isinstance<DeviceMesh>(mesh)) return mesh.cast<const DeviceMesh&>();

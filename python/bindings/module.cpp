@@ -28,5 +28,7 @@ PYBIND11_MODULE(_C, m) {
   ts::bind_tensors(m);
   ts::bind_factories(m);
   ts::bind_debugging(m);
+  ts::bind_embedding(m);
+  ts::bind_sharded(m);
   ts::bind_attributes(m);
 }

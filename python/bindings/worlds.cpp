@@ -1,8 +1,10 @@
 // The World as a context manager: Python has no scopes of its own.
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "convert.h"
 #include "tessera/world.h"
@@ -76,6 +78,23 @@ void bind_worlds(py::module_& m) {
           py::arg("size"),
           py::arg("address"),
           py::arg("port"),
+          py::arg("timeout") = 300.0)
+      .def_static(
+          "connect",
+          [](int64_t rank,
+             int64_t size,
+             c10::intrusive_ptr<c10d::Store> store,
+             double timeout) {
+            return std::make_unique<PyWorld>(
+                [=, store = std::move(store)]() mutable {
+                  // Given back at once: whoever holds a store may serve it.
+                  const auto given = std::exchange(store, {});
+                  return World::connect(rank, size, given, options_of(timeout));
+                });
+          },
+          py::arg("rank"),
+          py::arg("size"),
+          py::arg("store"),
           py::arg("timeout") = 300.0)
       .def_static(
           "from_environment",

@@ -1,7 +1,7 @@
 """The C++ library. The package's modules are its public face."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 
@@ -77,9 +77,15 @@ def init_device_mesh(
 class World:
     @staticmethod
     def simulate(ranks: int) -> World: ...
+    @overload
     @staticmethod
     def connect(
         rank: int, size: int, address: str, port: int, timeout: float = 300.0
+    ) -> World: ...
+    @overload
+    @staticmethod
+    def connect(
+        rank: int, size: int, store: torch.distributed.Store, timeout: float = 300.0
     ) -> World: ...
     @staticmethod
     def from_environment(
@@ -138,6 +144,140 @@ class ImplicitReplication:
     def __enter__(self) -> ImplicitReplication: ...
     def __exit__(self, *exception: object) -> None: ...
 
+class EmbeddingScope:
+    def __init__(
+        self,
+        *,
+        way: Literal["cheapest", "gather", "exchange"] = "cheapest",
+        max_norm: bool = False,
+    ) -> None: ...
+    def __enter__(self) -> EmbeddingScope: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+class MaskBuffer:
+    def __init__(self) -> None: ...
+    @property
+    def is_materialized(self) -> bool: ...
+    def materialize_mask(self, mask: torch.Tensor) -> None: ...
+    def release_mask(self) -> None: ...
+    def apply_mask(self, tensor: torch.Tensor) -> None: ...
+
+class ShardPlacement:
+    def __init__(self, placement: str | int | Any) -> None: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def device_type(self) -> str: ...
+
+class ChunkShardingSpec:
+    def __init__(
+        self, dim: int, placements: Sequence[str | int | Any]
+    ) -> None: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def placements(self) -> list[ShardPlacement]: ...
+
+class LocalShard:
+    @property
+    def tensor(self) -> torch.Tensor: ...
+    @property
+    def offsets(self) -> tuple[int, ...]: ...
+    @property
+    def rank(self) -> int: ...
+
+class ShardedTensor:
+    def __init__(self, dtensor: torch.Tensor) -> None: ...
+    @staticmethod
+    def from_full(
+        tensor: torch.Tensor,
+        spec: ChunkShardingSpec | Any,
+        *,
+        same_on_all_ranks: bool = False,
+    ) -> ShardedTensor: ...
+    @staticmethod
+    def from_local_shards(
+        shards: torch.Tensor | Sequence[torch.Tensor],
+        size: Sequence[int],
+        spec: ChunkShardingSpec | Any,
+    ) -> ShardedTensor: ...
+    @overload
+    def size(self, dim: None = None) -> torch.Size: ...
+    @overload
+    def size(self, dim: int) -> int: ...
+    def sharding_spec(self) -> ChunkShardingSpec | None: ...
+    def local_shards(self) -> list[LocalShard]: ...
+    def local_tensor(self) -> torch.Tensor: ...
+    def dtensor(self) -> torch.Tensor: ...
+    @property
+    def grad(self) -> ShardedTensor | None: ...
+    @property
+    def requires_grad(self) -> bool: ...
+    def requires_grad_(self, requires_grad: bool = True) -> ShardedTensor: ...
+
+class RowSgd:
+    def __init__(self, lr: float) -> None: ...
+    @property
+    def lr(self) -> float: ...
+
+@overload
+def sharded_embedding(
+    input: torch.Tensor,
+    weight: ShardedTensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+    *,
+    update: RowSgd | None = None,
+) -> torch.Tensor: ...
+@overload
+def sharded_embedding(
+    input: Sequence[torch.Tensor],
+    weight: ShardedTensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+    *,
+    update: RowSgd | None = None,
+) -> list[torch.Tensor]: ...
+@overload
+def sharded_embedding_bag(
+    input: torch.Tensor,
+    weight: ShardedTensor,
+    offsets: torch.Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: torch.Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+    *,
+    way: Literal["cheapest", "pooled", "rows"] = "cheapest",
+    update: RowSgd | None = None,
+) -> torch.Tensor: ...
+@overload
+def sharded_embedding_bag(
+    input: Sequence[torch.Tensor],
+    weight: ShardedTensor,
+    offsets: Sequence[torch.Tensor | None] | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Sequence[torch.Tensor | None] | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+    *,
+    way: Literal["cheapest", "pooled", "rows"] = "cheapest",
+    update: RowSgd | None = None,
+) -> list[torch.Tensor]: ...
 def is_dtensor(object: object) -> bool: ...
 def from_local(
     local_tensor: torch.Tensor | Sequence[torch.Tensor],
@@ -182,9 +322,8 @@ def placements(tensor: torch.Tensor) -> tuple[Placement, ...]: ...
 def spec(tensor: torch.Tensor) -> DTensorSpec: ...
 def layout_text(tensor: torch.Tensor) -> str: ...
 def keep_grad_layout(leaf: torch.Tensor) -> None: ...
-def tensor_attribute(
-    function: Callable[..., Any], name: str, is_property: bool = False
-) -> Any: ...
+def tensor_method(function: Callable[..., Any], name: str) -> Any: ...
+def tensor_property(function: Callable[..., Any], name: str) -> Any: ...
 def empty(
     size: Sequence[int],
     device_mesh: Any,

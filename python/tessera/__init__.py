@@ -15,7 +15,13 @@ The names are those of torch.distributed.tensor.
 
 import torch  # noqa: F401  (loads the libraries that _C stands on)
 
-from tessera import debug, experimental, placement_types
+from tessera import (  # noqa: F401
+    _refusals,
+    debug,
+    experimental,
+    placement_types,
+    sharded,
+)
 from tessera._distribute import distribute_, distribute_module, distribute_tensor
 from tessera._factories import (
     empty,
@@ -29,6 +35,7 @@ from tessera._factories import (
 from tessera._tensor import DTensor
 from tessera._world import World, simulate
 from tessera.device_mesh import DeviceMesh, init_device_mesh
+from tessera.embedding import EmbeddingScope, MaskBuffer
 from tessera.experimental import implicit_replication
 from tessera.placement_types import (
     MaskPartial,
@@ -41,6 +48,8 @@ from tessera.placement_types import (
 __all__ = [
     "DTensor",
     "DeviceMesh",
+    "EmbeddingScope",
+    "MaskBuffer",
     "MaskPartial",
     "Partial",
     "Placement",
@@ -61,6 +70,7 @@ __all__ = [
     "placement_types",
     "rand",
     "randn",
+    "sharded",
     "simulate",
     "zeros",
 ]

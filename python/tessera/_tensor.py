@@ -79,21 +79,28 @@ def _extend(name: str, for_distributed: Any, leaves_only: bool = False) -> None:
     setattr(torch.Tensor, name, method)
 
 
+_METHODS = {
+    "redistribute": _C.redistribute,
+    "to_local": _C.to_local,
+    "full_tensor": _C.full_tensor,
+    "shards": _C.shards,
+    "shard": _C.shard,
+}
+_PROPERTIES = {
+    "device_mesh": _C.device_mesh,
+    "placements": _C.placements,
+    "_local_tensor": _C.to_local,
+    "_spec": _C.spec,
+}
+# What torch.Tensor gets, for distributed tensors alone.
+ATTRIBUTES = (*_METHODS, *_PROPERTIES)
+
+
 def _install() -> None:
-    attributes = {
-        "redistribute": (_C.redistribute, False),
-        "to_local": (_C.to_local, False),
-        "full_tensor": (_C.full_tensor, False),
-        "shards": (_C.shards, False),
-        "shard": (_C.shard, False),
-        "device_mesh": (_C.device_mesh, True),
-        "placements": (_C.placements, True),
-        "_local_tensor": (_C.to_local, True),
-        "_spec": (_C.spec, True),
-    }
-    for name, (function, is_property) in attributes.items():
-        attribute = _C.tensor_attribute(function, name, is_property)
-        setattr(torch.Tensor, name, attribute)
+    for name, function in _METHODS.items():
+        setattr(torch.Tensor, name, _C.tensor_method(function, name))
+    for name, function in _PROPERTIES.items():
+        setattr(torch.Tensor, name, _C.tensor_property(function, name))
     _extend(
         "__repr__",
         lambda self, *, tensor_contents=None: tensor_contents or _text(self),

@@ -5,6 +5,8 @@ import torch
 
 from tessera._C import DeviceMesh, DTensorSpec, Placement
 
+ATTRIBUTES: tuple[str, ...]
+
 class DTensor(torch.Tensor):
     @staticmethod
     def from_local(

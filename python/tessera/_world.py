@@ -6,7 +6,6 @@ left when the process ends or torch's process group has gone.
 
 import atexit
 import os
-import socket
 import threading
 import weakref
 from typing import Any
@@ -37,8 +36,6 @@ class _Joined:
     world: World | None = None
     # torch's default group over which the ranks met, if it was torch's.
     group: weakref.ref[Any] | None = None
-    # How many worlds have been joined: part of the keys in torch's store.
-    count = 0
 
 
 def ensure() -> None:
@@ -65,7 +62,7 @@ def ensure() -> None:
 
 
 def leave() -> None:
-    """Leaves the world that ensure() joined. Rank 0 waits for the others."""
+    """Leaves the world that ensure() joined."""
     world, _Joined.world, _Joined.group = _Joined.world, None, None
     if world is not None:
         world.__exit__(None, None, None)
@@ -88,24 +85,13 @@ def _is_stale() -> bool:
 def _join_torch() -> World:
     """The world of torch.distributed's ranks, met through its store."""
     group = _default_group()
-    rank, size = dist.get_rank(), dist.get_world_size()
-    store = dist.PrefixStore(
-        f"tessera/{_Joined.count}", dist.distributed_c10d._get_default_store()
+    world = World.connect(
+        dist.get_rank(),
+        dist.get_world_size(),
+        dist.distributed_c10d._get_default_store(),
     )
-    _Joined.count += 1
-    host = socket.gethostname()
-    store.set(f"host/{rank}", host)
-    hosts = [store.get(f"host/{other}").decode() for other in range(size)]
-    if rank == 0:
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            store.set("port", str(probe.getsockname()[1]))
-    address = "127.0.0.1"
-    if any(other != hosts[0] for other in hosts):
-        address = os.environ.get("MASTER_ADDR", hosts[0])
-    port = int(store.get("port"))
     _Joined.group = weakref.ref(group)
-    return World.connect(rank, size, address, port)
+    return world
 
 
 # ---- meshes that were entered, and others' meshes ----

@@ -135,6 +135,23 @@ def body_again_after_destroy(rank):
     assert x.full_tensor().item() == 4
 
 
+def body_store(rank):
+    """Ranks meet in a store that they have, again and again; it stays as it is."""
+    store = dist.distributed_c10d._get_default_store()
+    timeout = store.timeout
+    for _ in range(2):
+        with ts.World.connect(rank, RANKS, store, timeout=60) as world:
+            assert (world.rank, world.size, world.timeout) == (rank, RANKS, 60)
+            mesh = ts.init_device_mesh("cpu", (RANKS,))
+            x = DTensor.from_local(torch.ones(2), mesh, [Partial()])
+            assert torch.equal(x.full_tensor(), torch.full((2,), 4.0))
+    assert store.timeout == timeout
+    with pytest.raises(ValueError, match="expected a rank from 0 to 3"):
+        ts.World.connect(4, RANKS, store).__enter__()
+    with pytest.raises(TypeError):
+        ts.World.connect(rank, RANKS, None).__enter__()
+
+
 def body_without_torch(rank):
     assert not dist.is_initialized()
     mesh = ts.init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
@@ -166,6 +183,7 @@ def body_errors(rank):
         body_training,
         body_outside_the_mesh,
         body_again_after_destroy,
+        body_store,
         body_errors,
     ],
     ids=lambda body: body.__name__.removeprefix("body_"),

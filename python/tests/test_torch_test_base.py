@@ -69,6 +69,44 @@ class ModulesTest(DTensorTestBase):
                 table.weight.grad.full_tensor(), plain.weight.grad
             )
 
+    def train(self, plain, model, mesh, batches, placement):
+        """A step for each batch; the parameters equal one device's."""
+        optimizers = [
+            torch.optim.AdamW(m.parameters(), lr=0.05) for m in (plain, model)
+        ]
+        for batch in batches:
+            plain(batch).square().sum().backward()
+            model(
+                ts.distribute_tensor(batch, mesh, [placement])
+            ).square().sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        for ours, theirs in zip(model.parameters(), plain.parameters()):
+            self.assertIsInstance(ours, DTensor)
+            self.assertEqual(ours.detach().full_tensor(), theirs.detach())
+
+    @with_comms
+    def test_training(self):
+        mesh = self.build_device_mesh()
+        torch.manual_seed(2)
+        plain = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+        model = ts.distribute_module(copy.deepcopy(plain), mesh)
+        batches = [torch.randn(8, 6) for _ in range(3)]
+        self.train(plain, model, mesh, batches, Shard(0))
+        for placement in (Shard(0), Shard(1)):
+            for mode in ("sum", "mean", "max"):
+                plain = nn.EmbeddingBag(10, 8, mode=mode)
+                model = ts.distribute_module(
+                    copy.deepcopy(plain),
+                    mesh,
+                    lambda name, module, mesh: ts.distribute_(
+                        module.weight, mesh, [placement]
+                    ),
+                )
+                batches = [torch.randint(0, 10, (4, 3)) for _ in range(3)]
+                self.train(plain, model, mesh, batches, Replicate())
+
 
 if __name__ == "__main__":
     run_tests()

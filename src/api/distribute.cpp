@@ -116,7 +116,10 @@ Placements checked_placements(
 void keep_grad_like(const at::Tensor& leaf) {
   leaf.register_hook(
       [spec = detail::distributed_meta(leaf).spec](const at::Tensor& grad) {
-        return detail::grad_in_layout(grad, spec->mesh, spec->placements);
+        // A formula may give none.
+        return grad.defined()
+                   ? detail::grad_in_layout(grad, spec->mesh, spec->placements)
+                   : grad;
       });
 }
 

@@ -1,8 +1,10 @@
 #include "api/sharded_checks.h"
 
+#include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace tessera::detail {
 
@@ -34,6 +36,29 @@ void check_flags(
       "] \"max_norm\" must be larger than zero! ",
       max_norm.value_or(0),
       " was given");
+}
+
+std::optional<double> checked_step(
+    const char* caller,
+    const std::optional<sharded::RowSgd>& update,
+    const ShardedTensor& weight) {
+  if (!update.has_value() || !at::GradMode::is_enabled()) {
+    return std::nullopt;
+  }
+  TORCH_CHECK_VALUE(
+      std::isfinite(update->lr) && update->lr >= 0,
+      "[",
+      caller,
+      "] the lr of an update must be finite and not negative, but is ",
+      update->lr);
+  const at::Tensor table = weight.dtensor();
+  TORCH_CHECK_VALUE(
+      table.requires_grad() && table.is_leaf(),
+      "[",
+      caller,
+      "] an update needs a weight that requires grad and is a leaf: call "
+      "weight.requires_grad_(), or leave `update` out");
+  return update->lr;
 }
 
 int64_t checked_padding(
@@ -137,6 +162,7 @@ BagQuery checked_query(
   query.reads_padding = true;
   query.max_norm = options.max_norm;
   query.norm_type = options.norm_type;
+  query.step = checked_step(kRow, options.update, weight);
   query.path = BagPath::Rows;  // a bag of one is never longer than its row
   return query;
 }
@@ -153,6 +179,7 @@ BagQuery checked_query(
       checked_padding(kBag, options.padding_idx, weight.size(0));
   query.max_norm = options.max_norm;
   query.norm_type = options.norm_type;
+  query.step = checked_step(kBag, options.update, weight);
   switch (options.way) {
     case sharded::BagWay::Cheapest:
       query.path = BagPath::Cheapest;

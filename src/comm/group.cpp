@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "comm/errors.h"
@@ -16,11 +17,21 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 // Messages of ours, among those that others may send over the same backend; the
-// lanes have the tags from here on.
+// lanes have the tags from here on, then detours.
 constexpr int kTag = 0x7e55;
 
 milliseconds since(Clock::time_point begin) {
   return std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
+}
+
+void put_text(
+    c10d::Store& store, const std::string& key, const std::string& text) {
+  store.set(key, std::vector<uint8_t>(text.begin(), text.end()));
+}
+
+std::string get_text(c10d::Store& store, const std::string& key) {
+  const auto bytes = store.get(key);
+  return {bytes.begin(), bytes.end()};
 }
 
 // "group [0, 1] (mesh dim 'tp' of DeviceMesh(...))"
@@ -50,12 +61,14 @@ Group::Group(GroupRequest request, const Call& call)
   const int64_t rank = ranks_[coordinate_];
   std::vector<int64_t> missing;
   try {
+    announce(*request.store);
     // Ours first: unlike the backend, it says who is missing.
     missing = meet(*request.store, "member", rank, ranks_, request.timeout);
     if (missing.empty()) {
       request.timeout =
           std::max(request.timeout - since(begin), milliseconds(1));
       backend_ = make_gloo(request);
+      meet_neighbours(*request.store);
     }
   } catch (const c10::NotImplementedError&) {
     throw;
@@ -91,57 +104,198 @@ Group::Group(GroupRequest request, const Call& call)
       "the World a longer timeout");
 }
 
+void Group::announce(c10d::Store& store) {
+  outbox_ = Outbox::of_this_process();
+  if (outbox_) letters_ = SentLetters::create(size(), Exchange::kLanes);
+  const std::string rank = std::to_string(ranks_[coordinate_]);
+  put_text(store, "outbox/" + rank, letters_ ? outbox_->name() : "");
+  put_text(store, "letters/" + rank, letters_ ? letters_->name() : "");
+}
+
+void Group::meet_neighbours(c10d::Store& store) {
+  const auto text_of = [&](const char* name, int64_t rank) {
+    return get_text(store, name + std::to_string(rank));
+  };
+  neighbours_.resize(ranks_.size());
+  std::string opened(ranks_.size(), '-');
+  for (size_t c = 0; c < ranks_.size(); ++c) {
+    if (static_cast<int64_t>(c) == coordinate_) continue;
+    auto& them = neighbours_[c];
+    them.outbox = Inbox::open(text_of("outbox/", ranks_[c]));
+    if (them.outbox) {
+      them.letters = ReceivedLetters::open(
+          text_of("letters/", ranks_[c]), coordinate_, Exchange::kLanes);
+    }
+    if (them.letters) opened[c] = '+';
+  }
+  const std::string rank = std::to_string(ranks_[coordinate_]);
+  put_text(store, "opened/" + rank, opened);
+  for (size_t c = 0; c < ranks_.size(); ++c) {
+    if (static_cast<int64_t>(c) == coordinate_) continue;
+    neighbours_[c].reads_ours =
+        text_of("opened/", ranks_[c])[coordinate_] == '+';
+  }
+}
+
 Exchange::Exchange(Group& group, const Call& call)
     : group_(group), call_(call), begin_(Clock::now()) {
   messages_.reserve(2 * group.ranks().size());
 }
 
-template <typename Start>
-size_t Exchange::start(int64_t peer, const at::Tensor& tensor, Start start) {
-  if (tensor.numel() == 0) {
-    messages_.push_back({nullptr, peer});
-    return messages_.size() - 1;
-  }
-  std::vector<at::Tensor> tensors{tensor};
-  try {
-    messages_.push_back({start(tensors, static_cast<int>(peer)), peer});
-  } catch (const std::exception& error) {
-    fail(peer, error);
-  }
+Exchange::~Exchange() {
+  for (const auto& laid : laid_) group_.outbox_->let_go(laid.place);
+}
+
+size_t Exchange::add(Message message) {
+  messages_.push_back(std::move(message));
   return messages_.size() - 1;
 }
 
+size_t Exchange::start_receive(int64_t peer, const at::Tensor& into, int tag) {
+  std::vector<at::Tensor> tensors{into};
+  try {
+    auto& backend = *group_.backend_.backend;
+    return add(
+        {.work = backend.recv(tensors, static_cast<int>(peer), tag),
+         .peer = peer,
+         .received = true});
+  } catch (const std::exception& error) {
+    fail(peer, cause_of(error));
+  }
+}
+
+size_t Exchange::start_send(int64_t peer, const at::Tensor& from, int tag) {
+  std::vector<at::Tensor> tensors{from};
+  try {
+    auto& backend = *group_.backend_.backend;
+    return add(
+        {.work = backend.send(tensors, static_cast<int>(peer), tag),
+         .peer = peer,
+         .received = false});
+  } catch (const std::exception& error) {
+    fail(peer, cause_of(error));
+  }
+}
+
 size_t Exchange::receive(int64_t peer, const at::Tensor& into, int lane) {
-  return start(peer, into, [&](std::vector<at::Tensor>& tensors, int from) {
-    return group_.backend_.backend->recv(tensors, from, kTag + lane);
-  });
+  if (into.numel() == 0) return add({.peer = peer, .received = true});
+  if (!group_.neighbours_[peer].letters) {
+    return start_receive(peer, into, kTag + lane);
+  }
+  return add({.peer = peer, .received = true, .into = into, .lane = lane});
 }
 
 size_t Exchange::send(int64_t peer, const at::Tensor& from, int lane) {
-  return start(peer, from, [&](std::vector<at::Tensor>& tensors, int to) {
-    return group_.backend_.backend->send(tensors, to, kTag + lane);
-  });
+  if (from.numel() == 0) return add({.peer = peer, .received = false});
+  if (!group_.neighbours_[peer].reads_ours) {
+    return start_send(peer, from, kTag + lane);
+  }
+  Letter letter{};
+  letter.bytes = static_cast<int64_t>(from.nbytes());
+  if (from.nbytes() <= letter.text.size()) {
+    letter.place = Letter::kInside;
+    std::memcpy(letter.text.data(), from.const_data_ptr(), from.nbytes());
+  } else {
+    letter.place = lay(from).value_or(Letter::kElsewhere);
+  }
+  if (letter.place >= 0) group_.outbox_->hold(letter.place);
+  if (!group_.letters_->post(peer, lane, letter, deadline())) {
+    fail(peer, "it does not read what is sent to it");
+  }
+  if (letter.place != Letter::kElsewhere) {
+    return add({.peer = peer, .received = false});
+  }
+  const int number = ++detours(/*received=*/false, peer, lane);
+  return start_send(peer, from, kTag + kLanes * number + lane);
 }
 
-void Exchange::wait(size_t message) {
-  auto& [work, peer] = messages_[message];
-  if (!work) return;
+std::optional<int64_t> Exchange::lay(const at::Tensor& from) {
+  // What goes to several ranks is laid once.
+  for (const auto& [message, place] : laid_) {
+    if (message.const_data_ptr() == from.const_data_ptr() &&
+        message.nbytes() == from.nbytes()) {
+      return place;
+    }
+  }
+  const auto place = group_.outbox_->lay(from.const_data_ptr(), from.nbytes());
+  if (place) laid_.push_back({from, *place});
+  return place;
+}
+
+int& Exchange::detours(bool received, int64_t peer, int lane) {
+  detours_.resize(2 * group_.ranks().size() * kLanes);
+  return detours_[(peer * 2 + (received ? 1 : 0)) * kLanes + lane];
+}
+
+void Exchange::take_letter(int64_t peer, int lane, const at::Tensor& into) {
+  auto& them = group_.neighbours_[peer];
+  switch (them.letters->wait(lane, deadline())) {
+    case ReceivedLetters::Arrival::Came:
+      break;
+    case ReceivedLetters::Arrival::Late:
+      fail(peer, "Timed out waiting for its message");
+    case ReceivedLetters::Arrival::Gone:
+      fail(peer, "it has left the group");
+  }
+  const Letter letter = them.letters->take(lane);
+  if (letter.bytes != static_cast<int64_t>(into.nbytes())) {
+    fail(
+        peer,
+        c10::str(
+            "it sent ",
+            letter.bytes,
+            " bytes, not the ",
+            into.nbytes(),
+            " that were expected"));
+  }
+  if (letter.place == Letter::kInside) {
+    std::memcpy(into.mutable_data_ptr(), letter.text.data(), into.nbytes());
+  } else if (letter.place == Letter::kElsewhere) {
+    const int number = ++detours(/*received=*/true, peer, lane);
+    wait_for_work(
+        messages_[start_receive(peer, into, kTag + kLanes * number + lane)]);
+  } else {
+    them.outbox->take(letter.place, into.mutable_data_ptr(), into.nbytes());
+  }
+}
+
+void Exchange::wait_for_work(Message& message) {
+  if (!message.work) return;
   // Zero would mean for ever.
   const auto left = std::max(call_.timeout - since(begin_), milliseconds(1));
   try {
-    work->wait(left);
+    message.work->wait(left);
   } catch (const std::exception& error) {
-    fail(peer, error);
+    fail(message.peer, cause_of(error));
   }
-  work.reset();
+  message.work.reset();
+}
+
+void Exchange::wait(size_t message) {
+  wait_for_work(messages_[message]);
+  const int64_t peer = messages_[message].peer;
+  const int lane = messages_[message].lane;
+  // Letters of a lane come in the order in which they were asked for.
+  for (size_t i = 0; messages_[message].into.defined(); ++i) {
+    auto& earlier = messages_[i];
+    if (earlier.into.defined() && earlier.peer == peer &&
+        earlier.lane == lane) {
+      take_letter(peer, lane, std::exchange(earlier.into, at::Tensor()));
+    }
+  }
 }
 
 void Exchange::finish() {
-  for (size_t i = 0; i < messages_.size(); ++i) wait(i);
+  // What comes first: a message that made a detour leaves its rank when it is
+  // asked for.
+  for (size_t i = 0; i < messages_.size(); ++i) {
+    if (messages_[i].received) wait(i);
+  }
+  for (auto& message : messages_) wait_for_work(message);
   messages_.clear();
 }
 
-void Exchange::fail(int64_t peer, const std::exception& error) const {
+void Exchange::fail(int64_t peer, const std::string& cause) const {
   const auto waited = since(begin_);
   const bool late = waited >= call_.timeout;
   TORCH_CHECK(
@@ -157,7 +311,7 @@ void Exchange::fail(int64_t peer, const std::exception& error) const {
       late ? " for rank " : " to rank ",
       group_.ranks()[peer],
       ": ",
-      cause_of(error),
+      cause,
       ". Check that every rank of the group is running and calls the same "
       "collectives in the same order with the same sizes",
       late ? "; where a rank may be late, give the World a longer timeout"

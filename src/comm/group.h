@@ -6,11 +6,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "comm/backend.h"
+#include "comm/letters.h"
+#include "comm/shared_memory.h"
 #include "tessera/mesh.h"
 
 namespace tessera::detail {
@@ -46,17 +49,39 @@ class Group {
  private:
   friend class Exchange;
 
+  // What this process shares with another rank of its machine.
+  struct Neighbour {
+    bool reads_ours = false;
+    // Null where they cannot be reached.
+    std::unique_ptr<ReceivedLetters> letters;
+    std::unique_ptr<Inbox> outbox;
+  };
+
+  // Says where this process's shared memory is.
+  void announce(c10d::Store& store);
+  // Opens that of the ranks on this machine, and asks who opened ours.
+  void meet_neighbours(c10d::Store& store);
+
   std::vector<int64_t> ranks_;
   int64_t coordinate_;
   GroupBackend backend_;
+  // Null where nothing is shared.
+  std::shared_ptr<Outbox> outbox_;
+  std::unique_ptr<SentLetters> letters_;
+  std::vector<Neighbour> neighbours_;
   std::mutex mutex_;
 };
 
 // Sends and receives of one collective. Both sides know every size: an empty
 // message is not sent. Messages between two ranks on one lane arrive in order.
+// Those between ranks of one machine go through its shared memory, if there is
+// room, others over the backend.
 class Exchange {
  public:
+  static constexpr int kLanes = 2;
+
   Exchange(Group& group, const Call& call);
+  ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
@@ -66,26 +91,48 @@ class Exchange {
   size_t receive(int64_t peer, const at::Tensor& into, int lane = 0);
   size_t send(int64_t peer, const at::Tensor& from, int lane = 0);
 
-  // Waits for one message. Throws c10::Error that names rank, collective, group
-  // and peer if it is not done in time or the peer is lost.
+  // Waits for one message that is received. Throws c10::Error that names rank,
+  // collective, group and peer if it is not done in time or the peer is lost.
   void wait(size_t message);
   // Waits for all that are left.
   void finish();
 
  private:
+  // One that is on its way.
   struct Message {
-    c10::intrusive_ptr<c10d::Work> work;
+    // Null: there is nothing to wait for, or it comes as a letter.
+    c10::intrusive_ptr<c10d::Work> work = nullptr;
     int64_t peer;
+    bool received;
+    // Of one that comes as a letter: where it goes, until it has come.
+    at::Tensor into = {};
+    int lane = 0;
   };
 
-  template <typename Start>
-  size_t start(int64_t peer, const at::Tensor& tensor, Start start);
-  [[noreturn]] void fail(int64_t peer, const std::exception& error) const;
+  size_t add(Message message);
+  size_t start_receive(int64_t peer, const at::Tensor& into, int tag);
+  size_t start_send(int64_t peer, const at::Tensor& from, int tag);
+  void wait_for_work(Message& message);
+  // Takes the next letter of a lane, and what it speaks of.
+  void take_letter(int64_t peer, int lane, const at::Tensor& into);
+  // Where a message to others lies in the outbox; nothing: there is no room.
+  std::optional<int64_t> lay(const at::Tensor& from);
+  // What has gone by the backend though it was announced by letter.
+  int& detours(bool received, int64_t peer, int lane);
+  Deadline deadline() const { return begin_ + call_.timeout; }
+  [[noreturn]] void fail(int64_t peer, const std::string& cause) const;
 
   Group& group_;
   const Call call_;
-  const std::chrono::steady_clock::time_point begin_;
+  const Deadline begin_;
   std::vector<Message> messages_;
+  std::vector<int> detours_;
+  // What lies in the outbox. Held, so that no other message gets its memory.
+  struct Laid {
+    at::Tensor message;
+    int64_t place;
+  };
+  std::vector<Laid> laid_;
 };
 
 }  // namespace tessera::detail

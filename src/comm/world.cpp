@@ -10,6 +10,7 @@
 
 #include "comm/backend.h"
 #include "comm/environment.h"
+#include "comm/given_store.h"
 #include "comm/process.h"
 #include "comm/rendezvous.h"
 #include "comm/simulated.h"
@@ -22,6 +23,7 @@ namespace detail {
 namespace {
 
 using State = std::shared_ptr<WorldState>;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 struct Worlds {
   std::shared_mutex mutex;
@@ -72,8 +74,7 @@ State make_simulated(int64_t ranks) {
   return state;
 }
 
-State make_processes(
-    Launch launch, const WorldOptions& options, const char* caller) {
+void check_processes(const WorldOptions& options, const char* caller) {
   TORCH_CHECK_VALUE(
       options.timeout.count() > 0,
       "[",
@@ -87,14 +88,42 @@ State make_processes(
       caller,
       "] this library was built without Gloo; install its headers (Debian: "
       "libgloo-dev) and build again, or use World::simulate");
-  auto store = meet_world(launch, options.timeout, caller);
+}
+
+void check_rank(int64_t rank, int64_t size) {
+  TORCH_CHECK_VALUE(
+      size >= 1 && rank >= 0 && rank < size,
+      "[World::connect] expected a rank from 0 to ",
+      size - 1,
+      " of a world of ",
+      size,
+      " but ",
+      rank,
+      " was given");
+}
+
+State make_processes(
+    Launch launch, StorePtr store, std::chrono::milliseconds timeout) {
   auto state = std::make_shared<WorldState>(
-      Residence{next_id(), launch.size, launch.rank}, options.timeout);
+      Residence{next_id(), launch.size, launch.rank}, timeout);
   auto processes = std::make_unique<ProcessCollectives>(
       std::move(launch), std::move(store), state->timeout);
   state->processes = processes.get();
   state->collectives = std::move(processes);
   return state;
+}
+
+State make_processes(
+    Launch launch, const WorldOptions& options, const char* caller) {
+  check_processes(options, caller);
+  auto store = meet_world(launch, options.timeout, caller);
+  return make_processes(std::move(launch), std::move(store), options.timeout);
+}
+
+State make_processes(
+    Launch launch, const StorePtr& store, const WorldOptions& options) {
+  auto own = meet_in_store(launch, store, options.timeout);
+  return make_processes(std::move(launch), std::move(own), options.timeout);
 }
 
 }  // namespace
@@ -152,15 +181,7 @@ World World::connect(
     const std::string& address,
     uint16_t port,
     WorldOptions options) {
-  TORCH_CHECK_VALUE(
-      size >= 1 && rank >= 0 && rank < size,
-      "[World::connect] expected a rank from 0 to ",
-      size - 1,
-      " of a world of ",
-      size,
-      " but ",
-      rank,
-      " was given");
+  detail::check_rank(rank, size);
   detail::Launch launch;
   launch.rank = rank;
   launch.size = size;
@@ -169,6 +190,21 @@ World World::connect(
   launch.one_host = detail::is_loopback(address);
   return World(
       detail::make_processes(std::move(launch), options, "World::connect"));
+}
+
+World World::connect(
+    int64_t rank,
+    int64_t size,
+    const c10::intrusive_ptr<c10d::Store>& store,
+    WorldOptions options) {
+  TORCH_CHECK_TYPE(
+      store.defined(), "[World::connect] expected a store, got a null pointer");
+  detail::check_rank(rank, size);
+  detail::check_processes(options, "World::connect");
+  detail::Launch launch;
+  launch.rank = rank;
+  launch.size = size;
+  return World(detail::make_processes(std::move(launch), store, options));
 }
 
 World::World(std::shared_ptr<detail::WorldState> state)

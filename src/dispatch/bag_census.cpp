@@ -33,6 +33,14 @@ BagNotices unpacked(const at::Tensor& words) {
 
 }  // namespace
 
+int64_t bag_flags(
+    const RankBags& bags, const BagProblem& problem, const BagWants& wants) {
+  return (problem.text.empty() ? 0 : BagNotice::kProblem) |
+         (bags.weights.defined() ? BagNotice::kFactors : 0) |
+         (wants.factor_gradients ? BagNotice::kGradient : 0) |
+         (wants.gradients ? BagNotice::kRecorded : 0);
+}
+
 bool any_flag(const BagNotices& told, int64_t flag) {
   return std::any_of(told.begin(), told.end(), [&](const BagNotice& notice) {
     return (notice.flags & flag) != 0;
@@ -54,12 +62,15 @@ std::vector<BagNotices> swap_notices(
   std::vector<BagNotices> told;
   bool bad = false;
   bool alike = true;
+  bool recorded_alike = true;
   for (const auto& theirs :
        comm.all_to_all_rows(at, words, one_each, one_each)) {
     told.push_back(unpacked(theirs));
     bad |= any_flag(told.back(), BagNotice::kProblem);
     for (const auto& notice : told.back()) {
       alike &= notice.fingerprint == told.back()[0].fingerprint;
+      recorded_alike &=
+          ((notice.flags ^ told.back()[0].flags) & BagNotice::kRecorded) == 0;
     }
   }
   if (bad) {
@@ -71,7 +82,15 @@ std::vector<BagNotices> swap_notices(
       "[",
       caller,
       "] the ranks were given different options (mode, padding_idx, max_norm, "
-      "norm_type or way): give every rank the same");
+      "norm_type, way or update): give every rank the same");
+  // A rank without a backward pass would keep the others waiting in theirs.
+  TORCH_CHECK_VALUE(
+      recorded_alike,
+      "[",
+      caller,
+      "] some ranks' results require grad and others' do not: let the weight "
+      "require grad on every rank or on none, and per_sample_weights on those "
+      "ranks alone only if the weight does too");
   return told;
 }
 

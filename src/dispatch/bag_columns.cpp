@@ -17,15 +17,13 @@ class BagColumns final : public BagVisit {
  public:
   using BagVisit::BagVisit;
 
-  void meet(const BagProblem& problem, bool factors_need_grad) override {
+  void meet(const BagProblem& problem, const BagWants& wants) override {
     std::vector<BagNotices> notices;
     for (const auto& bags : bags_) {
       BagNotice notice;
       notice.indices = bags.indices.size(0);
       notice.bags = bags.bags();
-      notice.flags = (problem.text.empty() ? 0 : BagNotice::kProblem) |
-                     (bags.weights.defined() ? BagNotice::kFactors : 0) |
-                     (factors_need_grad ? BagNotice::kGradient : 0);
+      notice.flags = bag_flags(bags, problem, wants);
       notice.fingerprint = query_.fingerprint();
       notices.emplace_back(ranks(), notice);
     }
@@ -73,21 +71,29 @@ class BagColumns final : public BagVisit {
     const auto own =
         comm().all_to_all(along(), grads, 1, columns_, 0, bag_counts_);
     Gradients result;
-    for (size_t i = 0; table_needs_grad && i < own.size(); ++i) {
-      auto input = all_[i];
-      input.padding_idx = query_.padding_idx;
-      result.table.push_back(embedding_bag_dense_backward(
-          own[i],
-          rows(),
-          whole(),
-          input,
-          query_.mode,
-          query_.mode == BagMode::kMax ? std::optional(winners_[i])
-                                       : std::nullopt));
-    }
     result.weights.resize(bags_.size());
     if (factors_need_grad_) {
       factor_gradients(own, distributed_meta(weight).shards, result);
+    }
+    for (size_t i = 0; table_needs_grad && i < own.size(); ++i) {
+      auto input = all_[i];
+      input.padding_idx = query_.padding_idx;
+      const auto winners = query_.mode == BagMode::kMax
+                               ? std::optional(winners_[i])
+                               : std::nullopt;
+      if (query_.step.has_value()) {
+        embedding_bag_step_(
+            distributed_meta(weight).shards[i],
+            own[i],
+            whole(),
+            input,
+            query_.mode,
+            winners,
+            *query_.step);
+      } else {
+        result.table.push_back(embedding_bag_dense_backward(
+            own[i], rows(), whole(), input, query_.mode, winners));
+      }
     }
     return result;
   }

@@ -17,14 +17,12 @@ class BagExchange final : public BagVisit {
  public:
   using BagVisit::BagVisit;
 
-  void meet(const BagProblem& problem, bool factors_need_grad) override {
+  void meet(const BagProblem& problem, const BagWants& wants) override {
     prepare();
     std::vector<BagNotices> notices;
     for (size_t i = 0; i < trades_.size(); ++i) {
       const int64_t flags =
-          (problem.text.empty() ? 0 : BagNotice::kProblem) |
-          (bags_[i].weights.defined() ? BagNotice::kFactors : 0) |
-          (factors_need_grad ? BagNotice::kGradient : 0) |
+          bag_flags(bags_[i], problem, wants) |
           (trades_[i].route.padding ? BagNotice::kPadding : 0);
       notices.push_back(
           bag_notices(trades_[i], ranks(), flags, query_.fingerprint()));
@@ -73,14 +71,23 @@ class BagExchange final : public BagVisit {
     }
     const auto given = move(sent, &BagTrade::sent_bags, &BagTrade::asked_bags);
     Gradients result;
-    for (size_t i = 0; table_needs_grad && i < trades_.size(); ++i) {
-      result.table.push_back(
-          grad_of_part(trades_[i], sums[i], given[i], query_.padding_idx)
-              .to(table_->dtype));
-    }
     result.weights.resize(trades_.size());
     if (factors_need_grad_) {
       factor_gradients(grads, given, distributed_meta(weight).shards, result);
+    }
+    for (size_t i = 0; table_needs_grad && i < trades_.size(); ++i) {
+      if (query_.step.has_value()) {
+        step_part(
+            trades_[i],
+            distributed_meta(weight).shards[i],
+            sums[i],
+            given[i],
+            query_);
+      } else {
+        result.table.push_back(
+            grad_of_part(trades_[i], sums[i], given[i], query_.padding_idx)
+                .to(table_->dtype));
+      }
     }
     return result;
   }

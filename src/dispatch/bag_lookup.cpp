@@ -32,11 +32,15 @@ c10::intrusive_ptr<BagVisit> make_visit(
   return make_bag_columns(std::move(table), std::move(bags), query);
 }
 
-bool any_needs_grad(const std::vector<RankBags>& bags) {
-  return at::GradMode::is_enabled() &&
-         std::any_of(bags.begin(), bags.end(), [](const RankBags& rank) {
-           return rank.weights.defined() && rank.weights.requires_grad();
-         });
+BagWants wants_of(const at::Tensor& weight, const std::vector<RankBags>& bags) {
+  if (!at::GradMode::is_enabled()) {
+    return {};
+  }
+  const bool factors =
+      std::any_of(bags.begin(), bags.end(), [](const RankBags& rank) {
+        return rank.weights.defined() && rank.weights.requires_grad();
+      });
+  return {factors || weight.requires_grad(), factors};
 }
 
 class LookupBags : public torch::autograd::Function<LookupBags> {
@@ -50,6 +54,11 @@ class LookupBags : public torch::autograd::Function<LookupBags> {
     // The factors' gradients read the table again: it must not have changed.
     if (visit->factors_need_grad()) {
       ctx->save_for_backward({weight});
+    }
+    // A step takes the table as it is by then: another lookup of the same pass
+    // may have moved it.
+    if (visit->query().step.has_value()) {
+      ctx->saved_data["table"] = weight;
     }
     ctx->saved_data["visit"] = c10::IValue::make_capsule(std::move(visit));
     return pooled;
@@ -70,10 +79,14 @@ class LookupBags : public torch::autograd::Function<LookupBags> {
     }
     const CommCauseGuard cause("tessera::embedding_bag_backward");
     const auto saved = ctx->get_saved_variables();
-    auto result = visit.differentiate(
-        local,
-        saved.empty() ? at::Tensor() : saved[0],
-        ctx->needs_input_grad(0));
+    at::Tensor table = saved.empty() ? at::Tensor() : saved[0];
+    if (visit.query().step.has_value()) {
+      table = ctx->saved_data["table"].toTensor();
+    }
+    auto result = visit.differentiate(local, table, ctx->needs_input_grad(0));
+    if (visit.query().step.has_value() && ctx->needs_input_grad(0)) {
+      table.unsafeGetTensorImpl()->bump_version();
+    }
     variable_list all;
     all.push_back(
         result.table.empty()
@@ -98,6 +111,8 @@ int64_t BagQuery::fingerprint() const {
   hash = hash_combine(hash, static_cast<uint64_t>(max_norm.has_value()));
   hash = hash_combine(hash, std::bit_cast<uint64_t>(max_norm.value_or(0)));
   hash = hash_combine(hash, std::bit_cast<uint64_t>(norm_type));
+  hash = hash_combine(hash, static_cast<uint64_t>(step.has_value()));
+  hash = hash_combine(hash, std::bit_cast<uint64_t>(step.value_or(0)));
   return static_cast<int64_t>(hash_combine(hash, static_cast<uint64_t>(path)));
 }
 
@@ -121,7 +136,7 @@ std::vector<at::Tensor> lookup_bags(
     const BagQuery& query,
     const BagProblem& problem) {
   const CommCauseGuard cause("tessera::embedding_bag");
-  const bool factors_need_grad = any_needs_grad(bags);
+  const BagWants wants = wants_of(weight, bags);
   std::vector<at::Tensor> factors;
   for (auto& rank : bags) {
     if (rank.weights.defined()) {
@@ -131,7 +146,7 @@ std::vector<at::Tensor> lookup_bags(
   }
   const auto visit =
       make_visit(distributed_meta(weight).spec, std::move(bags), query);
-  visit->meet(problem, factors_need_grad);
+  visit->meet(problem, wants);
   check_current(weight);
   return LookupBags::apply(weight, at::TensorList(factors), visit);
 }

@@ -33,6 +33,9 @@ struct BagQuery {
   std::optional<double> max_norm = std::nullopt;
   double norm_type = 2;
   BagPath path = BagPath::Cheapest;
+  // The backward pass moves the rows against their gradient by this much, in
+  // place, and leaves no gradient.
+  std::optional<double> step = std::nullopt;
   // The public function, for messages, and its name for counted bytes.
   const char* caller = "embedding_bag";
 
@@ -58,12 +61,20 @@ struct BagProblem {
   ErrorKind kind = ErrorKind::Value;
 };
 
+// What the backward pass will be for.
+struct BagWants {
+  bool gradients = false;         // of anything: there will be one
+  bool factor_gradients = false;  // of the factors
+};
+
 // The pooled rows of each local rank's bags, [bags, d], one for each of the
 // mesh's local positions; differentiable by `weight` and by the factors.
 // Requires: `weight` is distributed over a 1-d mesh with Shard(0) or Shard(1).
-// Writes the table if there is a max_norm. Communicates, and so does the
-// backward pass, which every rank must run. If a rank has a problem, every rank
-// throws it; if queries differ, every rank throws c10::ValueError.
+// Writes the table if there is a max_norm, and in the backward pass if there is
+// a step. Communicates, and so does the backward pass, which every rank must
+// run. If a rank has a problem, every rank throws it; if queries differ, or
+// some ranks alone have something that requires grad, every rank throws
+// c10::ValueError.
 std::vector<at::Tensor> lookup_bags(
     const at::Tensor& weight,
     std::vector<RankBags> bags,
@@ -75,18 +86,20 @@ std::vector<at::Tensor> lookup_bags(
 class BagVisit : public torch::CustomClassHolder {
  public:
   struct Gradients {
-    Shards table;                     // undefined where not wanted
-    std::vector<at::Tensor> weights;  // likewise
+    Shards table;                     // empty where not wanted
+    std::vector<at::Tensor> weights;  // undefined where not wanted
   };
 
   // `bags`, one for each local position of `table`'s mesh.
   BagVisit(SpecPtr table, std::vector<RankBags> bags, const BagQuery& query);
 
   // Swaps what the ranks must know of each other, and throws what is wrong.
-  virtual void meet(const BagProblem& problem, bool factors_need_grad) = 0;
+  virtual void meet(const BagProblem& problem, const BagWants& wants) = 0;
   // The pooled rows. `shards` may be renormalised. Requires: meet() was called.
   virtual std::vector<at::Tensor> pool(const at::Tensor& weight) = 0;
-  // `weight` is the same table, unchanged; undefined unless factors need it.
+  // `weight` is the same table, undefined unless factors need it, which then is
+  // unchanged, or the query has a step, which then is made: if the table needs
+  // a gradient, its rows move and the result has none.
   virtual Gradients differentiate(
       ShardsRef grads, const at::Tensor& weight, bool table_needs_grad) = 0;
 

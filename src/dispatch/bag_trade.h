@@ -106,6 +106,15 @@ at::Tensor grad_of_part(
     const at::Tensor& given,
     int64_t padding_idx);
 
+// Moves the rows of `shard` against this gradient by query.step. Requires: it
+// has one.
+void step_part(
+    const BagTrade& trade,
+    const at::Tensor& shard,
+    const at::Tensor& grad,
+    const at::Tensor& given,
+    const BagQuery& query);
+
 // Scales the rows of `shard` that are looked up down to max_norm, each once.
 // `padding`: some rank has entries of it.
 void renorm_part(

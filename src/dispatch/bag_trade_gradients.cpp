@@ -18,6 +18,48 @@ BagMode backward_mode(const BagTrade& trade) {
   return trade.mode == BagMode::kMax ? BagMode::kMax : BagMode::kSum;
 }
 
+// All bags that reach the rows held here, and their gradient.
+struct PartGradient {
+  BagInput input;
+  at::Tensor grads;
+  std::optional<at::Tensor> winners;
+};
+
+// The rank's own bags, and those asked of it with the gradient `given`.
+PartGradient both_kinds(
+    const BagTrade& trade,
+    const at::Tensor& grad,
+    const at::Tensor& given,
+    int64_t padding_idx) {
+  const auto& asked = trade.asked.input;
+  const int64_t entries = trade.own.indices.size(0);
+  const bool max = trade.mode == BagMode::kMax;
+  PartGradient both{in_dtype(trade.own, grad.scalar_type()), grad, {}};
+  if (max) {
+    both.winners = trade.winners;
+  }
+  if (given.size(0) > 0) {
+    both.grads = at::cat({grad, given});
+    both.input.indices = at::cat({trade.own.indices, asked.indices});
+    both.input.offsets = at::cat(
+        {trade.own.offsets.narrow(0, 0, grad.size(0)),
+         asked.offsets.add(entries)});
+    if (trade.own.per_sample_weights.has_value()) {
+      both.input.per_sample_weights = at::cat(
+          {*both.input.per_sample_weights,
+           asked.per_sample_weights->to(grad.scalar_type())});
+    }
+    if (max) {
+      both.winners = at::cat(
+          {trade.winners,
+           trade.asked_winners.add(entries).masked_fill_(
+               trade.asked_winners.lt(0), -1)});
+    }
+  }
+  both.input.padding_idx = padding_idx;
+  return both;
+}
+
 }  // namespace
 
 at::Tensor grad_of_sums(
@@ -56,36 +98,45 @@ at::Tensor grad_of_part(
     const at::Tensor& grad,
     const at::Tensor& given,
     int64_t padding_idx) {
-  const auto& asked = trade.asked.input;
-  const int64_t entries = trade.own.indices.size(0);
-  const int64_t bags = grad.size(0);
-  BagInput both = trade.own;
-  both.padding_idx = padding_idx;
-  auto winners = trade.winners;
-  auto grads = grad;
-  if (given.size(0) > 0) {
-    both.indices = at::cat({trade.own.indices, asked.indices});
-    both.offsets = at::cat(
-        {trade.own.offsets.narrow(0, 0, bags), asked.offsets.add(entries)});
-    if (trade.own.per_sample_weights.has_value()) {
-      both.per_sample_weights =
-          at::cat({*trade.own.per_sample_weights, *asked.per_sample_weights});
-    }
-    if (trade.mode == BagMode::kMax) {
-      winners = at::cat(
-          {trade.winners,
-           trade.asked_winners.add(entries).masked_fill_(
-               trade.asked_winners.lt(0), -1)});
-    }
-    grads = at::cat({grad, given});
-  }
+  const auto all = both_kinds(trade, grad, given, padding_idx);
   return embedding_bag_dense_backward(
-      grads,
+      all.grads,
       trade.held,
       trade.part,
-      in_dtype(std::move(both), grad.scalar_type()),
+      all.input,
       backward_mode(trade),
-      trade.mode == BagMode::kMax ? std::optional(winners) : std::nullopt);
+      all.winners);
+}
+
+void step_part(
+    const BagTrade& trade,
+    const at::Tensor& shard,
+    const at::Tensor& grad,
+    const at::Tensor& given,
+    const BagQuery& query) {
+  const auto mode = backward_mode(trade);
+  const auto step = [&](const PartGradient& part) {
+    embedding_bag_step_(
+        shard,
+        part.grads,
+        trade.part,
+        part.input,
+        mode,
+        part.winners,
+        *query.step);
+  };
+  if (mode == BagMode::kMax ||
+      c10::isReducedFloatingType(shard.scalar_type())) {
+    step(both_kinds(trade, grad, given, query.padding_idx));
+    return;
+  }
+  // One after the other, where that does not round more: nothing is copied.
+  const auto step_by = [&](BagInput input, const at::Tensor& its_grad) {
+    input.padding_idx = query.padding_idx;
+    step({std::move(input), its_grad, std::nullopt});
+  };
+  step_by(trade.own, grad);
+  step_by(trade.asked.input, given);
 }
 
 }  // namespace tessera::detail

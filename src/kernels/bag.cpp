@@ -1,6 +1,7 @@
 // Checks, and the choice between the CPU's kernels and compositions.
 #include "kernels/bag.h"
 
+#include <ATen/OpMathType.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/index_select.h>
@@ -14,6 +15,7 @@
 #include "kernels/bag_max.h"
 #include "kernels/bag_pool.h"
 #include "kernels/bag_reader.h"
+#include "kernels/bag_step.h"
 
 namespace tessera::detail {
 
@@ -79,21 +81,21 @@ void check_lookup(
   check_factors(weight, input, mode);
 }
 
-// The table as the kernels read it: columns side by side, rows anywhere, so
-// that a slice of rows or columns is not copied.
-at::Tensor readable(const at::Tensor& weight) {
-  return weight.stride(1) == 1 || weight.size(1) <= 1 ? weight
-                                                      : weight.contiguous();
+// As the kernels read a table; rows may lie anywhere, so that a slice of rows
+// or columns is not copied.
+bool has_side_by_side_columns(const at::Tensor& weight) {
+  return weight.stride(1) == 1 || weight.size(1) <= 1;
 }
 
-at::Tensor backward(
+at::Tensor readable(const at::Tensor& weight) {
+  return has_side_by_side_columns(weight) ? weight : weight.contiguous();
+}
+
+void check_backward(
     const at::Tensor& grad,
-    int64_t rows,
-    const BagPart& part,
     const BagInput& input,
     BagMode mode,
-    const std::optional<at::Tensor>& winners,
-    bool sparse) {
+    const std::optional<at::Tensor>& winners) {
   check_lookup(grad, input, mode);
   const int64_t bags = input.offsets.numel() - input.include_last_offset;
   TORCH_CHECK_VALUE(
@@ -106,6 +108,17 @@ at::Tensor backward(
       mode != BagMode::kMax ||
       (winners.has_value() && winners->scalar_type() == at::kInt &&
        winners->sizes() == grad.sizes()));
+}
+
+at::Tensor backward(
+    const at::Tensor& grad,
+    int64_t rows,
+    const BagPart& part,
+    const BagInput& input,
+    BagMode mode,
+    const std::optional<at::Tensor>& winners,
+    bool sparse) {
+  check_backward(grad, input, mode, winners);
   return grad.is_cpu()
              ? bags_backward_cpu(grad, rows, part, input, mode, winners, sparse)
              : compose_bags_backward(
@@ -207,6 +220,29 @@ at::Tensor embedding_bag_sparse_backward(
     BagMode mode,
     const std::optional<at::Tensor>& winners) {
   return backward(grad, rows, part, input, mode, winners, /*sparse=*/true);
+}
+
+void embedding_bag_step_(
+    const at::Tensor& weight,
+    const at::Tensor& grad,
+    const BagPart& part,
+    const BagInput& input,
+    BagMode mode,
+    const std::optional<at::Tensor>& winners,
+    double rate) {
+  check_backward(grad, input, mode, winners);
+  TORCH_INTERNAL_ASSERT(weight.dim() == 2 && weight.size(1) == grad.size(1));
+  TORCH_INTERNAL_ASSERT(
+      grad.scalar_type() == weight.scalar_type() ||
+      grad.scalar_type() == at::toOpMathType(weight.scalar_type()));
+  if (rate == 0) {
+    return;
+  }
+  if (weight.is_cpu() && has_side_by_side_columns(weight)) {
+    step_rows_cpu(weight, grad, part, input, mode, winners, rate);
+  } else {
+    compose_step(weight, grad, part, input, mode, winners, rate);
+  }
 }
 
 at::Tensor embedding_bag_weights_backward(

@@ -129,6 +129,21 @@ at::Tensor embedding_bag_sparse_backward(
     BagMode mode,
     const std::optional<at::Tensor>& winners = std::nullopt);
 
+// A step of gradient descent: weight -= rate * gradient, in place, where
+// `gradient` is what embedding_bag_dense_backward would give for this part.
+// Reads and writes the rows that are looked up and no others. Rows of half
+// kinds are rounded once; those of float and double take their entries one
+// after the other. `grad` has the table's dtype or, for half kinds, may be
+// float; per_sample_weights have grad's. Throws as embedding_bag_part.
+void embedding_bag_step_(
+    const at::Tensor& weight,
+    const at::Tensor& grad,
+    const BagPart& part,
+    const BagInput& input,
+    BagMode mode,
+    const std::optional<at::Tensor>& winners,
+    double rate);
+
 // This part's share of the gradient of per_sample_weights, [n] of grad's dtype:
 // grad . row for entries whose row is here, 0 for others and for padding. Parts
 // add up.

@@ -169,6 +169,34 @@ at::Tensor compose_bags_backward(
       .to(grad.scalar_type());
 }
 
+void compose_step(
+    const at::Tensor& weight,
+    const at::Tensor& grad,
+    const BagPart& part,
+    const BagInput& input,
+    BagMode mode,
+    const std::optional<at::Tensor>& winners,
+    double rate) {
+  const auto acc = at::toOpMathType(grad.scalar_type());
+  BagInput in_acc = input;
+  if (input.per_sample_weights.has_value()) {
+    in_acc.per_sample_weights = input.per_sample_weights->to(acc);
+  }
+  // Each row once: gradients of equal rows have been added up.
+  const at::Tensor gradient = compose_bags_backward(
+      grad.to(acc),
+      weight.size(0),
+      part,
+      in_acc,
+      mode,
+      winners,
+      /*sparse=*/true);
+  const at::Tensor rows = gradient._indices()[0];
+  const at::Tensor stepped =
+      weight.index_select(0, rows).to(acc).sub(gradient._values(), rate);
+  weight.index_copy_(0, rows, stepped.to(weight.scalar_type()));
+}
+
 at::Tensor compose_bag_weights_backward(
     const at::Tensor& grad,
     const at::Tensor& weight,

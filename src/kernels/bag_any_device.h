@@ -41,6 +41,16 @@ at::Tensor compose_bags_backward(
     const std::optional<at::Tensor>& winners,
     bool sparse);
 
+// embedding_bag_step_.
+void compose_step(
+    const at::Tensor& weight,
+    const at::Tensor& grad,
+    const BagPart& part,
+    const BagInput& input,
+    BagMode mode,
+    const std::optional<at::Tensor>& winners,
+    double rate);
+
 // embedding_bag_weights_backward.
 at::Tensor compose_bag_weights_backward(
     const at::Tensor& grad,

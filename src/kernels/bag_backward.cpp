@@ -17,8 +17,8 @@ namespace tessera::detail {
 
 namespace {
 
-// Some rows' gradients.
-template <typename T>
+// Some rows' gradients, or the rows after a step against them.
+template <typename T, typename Out = T>
 struct GradRun {
   using Acc = BagAcc<T>;
 
@@ -32,23 +32,28 @@ struct GradRun {
   const int64_t* rows;     // where each row goes in `out`, or nullptr: in order
   int64_t begin;
   int64_t end;
-  T* out;
+  Out* out;
+  int64_t stride;  // of out, from row to row
+  // 0: `out` gets the gradient. Otherwise `out`, a table, moves against it by
+  // this much.
+  Acc rate = 0;
 
   template <int Bytes>
   TESSERA_LANES_INLINE void run() const;
+  TESSERA_LANES_INLINE void prefetch_group(int64_t group) const;
 };
 
 enum class GradKind { kPlain, kScaled, kWon };
 
-template <typename T, int Bytes>
+template <typename T, typename Out, int Bytes>
 struct GradRow {
   using Acc = BagAcc<T>;
   using L = Lanes<Acc, Bytes>;
 
-  const GradRun<T>& run;
+  const GradRun<T, Out>& run;
   int64_t begin;
   int64_t end;
-  T* out;
+  Out* out;
 
   template <int N, GradKind Kind>
   TESSERA_LANES_INLINE void add(
@@ -85,7 +90,13 @@ struct GradRow {
     }
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
-      store_lanes<Bytes, T, Acc>(out + column + i * L::kCount, sums[i]);
+      Out* const to = out + column + i * L::kCount;
+      if (run.rate != 0) {
+        typename L::Vec row;
+        load_lanes<Bytes>(to, row);
+        sums[i] = row - sums[i] * run.rate;
+      }
+      store_lanes<Bytes, Out, Acc>(to, sums[i]);
     }
   }
 
@@ -99,17 +110,42 @@ struct GradRow {
           sum += static_cast<Acc>(run.grad[at]) * factor;
         }
       }
-      out[c] = static_cast<T>(sum);
+      if (run.rate != 0) {
+        sum = static_cast<Acc>(out[c]) - sum * run.rate;
+      }
+      out[c] = static_cast<Out>(sum);
     }
   }
 };
 
-template <typename T>
+// Asks for what a row takes before its turn comes. Rows that are written
+// without being read are not asked for.
+template <typename T, typename Out>
+TESSERA_LANES_INLINE void GradRun<T, Out>::prefetch_group(int64_t group) const {
+  const auto ask = [](const auto* from, int64_t count) {
+    const auto* c = reinterpret_cast<const char*>(from);
+    const auto bytes = count * static_cast<int64_t>(sizeof(*from));
+    for (int64_t i = 0; i < bytes; i += 64) {
+      prefetch<kFirstCache, 64>(c + i);
+    }
+  };
+  if (rate != 0) {
+    ask(out + rows[group] * stride, width);
+  }
+  // Rows with many entries are few.
+  ask(grad + bags[starts[group]] * width, width);
+}
+
+template <typename T, typename Out>
 template <int Bytes>
-TESSERA_LANES_INLINE void GradRun<T>::run() const {
+TESSERA_LANES_INLINE void GradRun<T, Out>::run() const {
+  constexpr int64_t kAhead = 12;
   for (int64_t g = begin; g < end; ++g) {
-    T* row = out + (rows != nullptr ? rows[g] : g) * width;
-    const GradRow<T, Bytes> one{*this, starts[g], starts[g + 1], row};
+    if (g + kAhead < end) {
+      prefetch_group(g + kAhead);
+    }
+    Out* row = out + (rows != nullptr ? rows[g] : g) * stride;
+    const GradRow<T, Out, Bytes> one{*this, starts[g], starts[g + 1], row};
     for_column_blocks<Lanes<Acc, Bytes>::kCount>(width, one);
   }
 }
@@ -146,6 +182,38 @@ std::vector<BagAcc<T>> entry_factors(
   return factors;
 }
 
+// Who won each maximum; nullptr for other modes.
+const int32_t* winners_of(BagMode mode, const at::Tensor& winners) {
+  return mode == BagMode::kMax ? winners.const_data_ptr<int32_t>() : nullptr;
+}
+
+// The gradients of all rows that have an entry in the part. `run` says
+// where they go; the rest of it is filled in here.
+template <typename T, typename Out>
+void run_groups(
+    const RowGroups& groups,
+    const BagInput& input,
+    BagMode mode,
+    const std::vector<int64_t>& counts,
+    GradRun<T, Out> run) {
+  const auto factors = entry_factors<T>(groups, input, mode, counts);
+  run.starts = groups.starts.data();
+  run.bags = groups.bags.data();
+  run.factors = factors.empty() ? nullptr : factors.data();
+  run.places = groups.places.data();
+  const auto touched = static_cast<int64_t>(groups.rows.size());
+  const int64_t grain = std::max<int64_t>(
+      1,
+      (1 << 15) * touched /
+          std::max<int64_t>(1, groups.starts.back() * run.width));
+  at::parallel_for(0, touched, grain, [&](int64_t begin, int64_t end) {
+    auto share = run;
+    share.begin = begin;
+    share.end = end;
+    run_on_lanes(share);
+  });
+}
+
 }  // namespace
 
 at::Tensor bags_backward_cpu(
@@ -166,28 +234,16 @@ at::Tensor bags_backward_cpu(
       winners.has_value() ? winners->contiguous() : at::Tensor();
   at::Tensor out = sparse ? at::empty({touched, width}, grad.options())
                           : lazy_zeros({rows, width}, grad.options());
-  const int64_t grain = std::max<int64_t>(
-      1,
-      (1 << 15) * touched / std::max<int64_t>(1, groups.starts.back() * width));
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "embedding_bag", [&] {
-        const auto factors =
-            entry_factors<scalar_t>(groups, input, mode, counts);
-        at::parallel_for(0, touched, grain, [&](int64_t begin, int64_t end) {
-          run_on_lanes(GradRun<scalar_t>{
-              dense_grad.const_data_ptr<scalar_t>(),
-              width,
-              groups.starts.data(),
-              groups.bags.data(),
-              factors.empty() ? nullptr : factors.data(),
-              groups.places.data(),
-              mode == BagMode::kMax ? dense_winners.const_data_ptr<int32_t>()
-                                    : nullptr,
-              sparse ? nullptr : groups.rows.data(),
-              begin,
-              end,
-              out.mutable_data_ptr<scalar_t>()});
-        });
+        GradRun<scalar_t> run{};
+        run.grad = dense_grad.const_data_ptr<scalar_t>();
+        run.width = width;
+        run.winners = winners_of(mode, dense_winners);
+        run.rows = sparse ? nullptr : groups.rows.data();
+        run.out = out.mutable_data_ptr<scalar_t>();
+        run.stride = width;
+        run_groups(groups, input, mode, counts, run);
       });
   if (!sparse) {
     return out;
@@ -200,6 +256,40 @@ at::Tensor bags_backward_cpu(
       where.mutable_data_ptr<int64_t>());
   return at::_sparse_coo_tensor_unsafe(
       where, out, {rows, width}, out.options().layout(at::kSparse), true);
+}
+
+void step_by_row_gradients(
+    const at::Tensor& weight,
+    const at::Tensor& grad,
+    const BagPart& part,
+    const BagInput& input,
+    BagMode mode,
+    const std::optional<at::Tensor>& winners,
+    double rate) {
+  const BagReader reader(input, weight.size(0), part);
+  std::vector<int64_t> counts;
+  const RowGroups groups = group_by_row(reader, weight.size(0), &counts);
+  const at::Tensor dense_grad = grad.contiguous();
+  const at::Tensor dense_winners =
+      winners.has_value() ? winners->contiguous() : at::Tensor();
+  const auto with = [&]<typename T, typename Out>(GradRun<T, Out> run) {
+    run.grad = dense_grad.const_data_ptr<T>();
+    run.width = weight.size(1);
+    run.winners = winners_of(mode, dense_winners);
+    run.rows = groups.rows.data();
+    run.out = weight.mutable_data_ptr<Out>();
+    run.stride = weight.stride(0);
+    run.rate = static_cast<BagAcc<T>>(rate);
+    run_groups(groups, input, mode, counts, run);
+  };
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, weight.scalar_type(), "embedding_bag", [&] {
+        if (grad.scalar_type() == weight.scalar_type()) {
+          with(GradRun<scalar_t>{});
+        } else {
+          with(GradRun<BagAcc<scalar_t>, scalar_t>{});
+        }
+      });
 }
 
 }  // namespace tessera::detail

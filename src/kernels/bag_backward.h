@@ -20,6 +20,17 @@ at::Tensor bags_backward_cpu(
     const std::optional<at::Tensor>& winners,
     bool sparse);
 
+// embedding_bag_step_ on the CPU, by the gradient of each row, which is rounded
+// once. Requires: arguments that bag.cpp has checked, columns side by side.
+void step_by_row_gradients(
+    const at::Tensor& weight,
+    const at::Tensor& grad,
+    const BagPart& part,
+    const BagInput& input,
+    BagMode mode,
+    const std::optional<at::Tensor>& winners,
+    double rate);
+
 // embedding_bag_weights_backward on the CPU. Requires: arguments that bag.cpp
 // has checked.
 at::Tensor bag_weights_backward_cpu(

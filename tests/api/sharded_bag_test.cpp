@@ -8,6 +8,8 @@
 namespace ts = tessera;
 using ts::sharded::BagInput;
 using ts::sharded::BagWay;
+using ts::sharded::EmbeddingBagFuncOptions;
+using ts::sharded::RowSgd;
 using ts::testing::bags_of;
 using ts::testing::exact_values;
 using ts::testing::expect_bags_as_on_one_device;
@@ -265,6 +267,83 @@ TEST(ShardedBag, GradientsAddUpOverLookups) {
                               .expand({9, 6});
       EXPECT_TRUE(weight.grad().dtensor().full_tensor().equal(counts));
     }
+  }));
+}
+
+TEST(ShardedBag, UpdateInsteadOfAGradient) {
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+    for_each_case([&](ShardedCase& c) {
+      c.table = c.table.to(dtype);
+      c.options.update = RowSgd{0.25};
+    });
+  }
+}
+
+TEST(ShardedBag, UpdateAndTheFactorsGradient) {
+  for_each_case([](ShardedCase& c) {
+    c.options.update = RowSgd{0.25};
+    c.options.padding_idx = 3;
+    if (c.options.mode == "sum") {
+      for (size_t r = 0; r < 4; ++r) {
+        c.inputs[r].per_sample_weights =
+            exact_values(c.inputs[r].input.sizes(), at::kFloat, 50 + r);
+      }
+    }
+  });
+}
+
+// Two lookups of one table in one pass: each makes its own step.
+TEST(ShardedBag, UpdatesAddUpOverLookups) {
+  ASSERT_TRUE(with_mesh({4}, [](const ts::DeviceMesh& mesh) {
+    const auto value = exact_values({9, 6}, at::kFloat, 3);
+    for (const int64_t dim : {0, 1}) {
+      auto weight = ts::ShardedTensor::from_full(
+          value, {dim, {0, 1, 2, 3}}, {.same_on_all_ranks = true});
+      weight.requires_grad_();
+      const auto all = four_inputs();
+      std::vector<BagInput> inputs;
+      for (const size_t r : living_here(mesh, 4)) {
+        inputs.push_back(all[r]);
+      }
+      const auto version = at::Tensor(weight.dtensor())._version();
+      at::Tensor loss = torch::zeros({});
+      for (int64_t lookup = 0; lookup < 2; ++lookup) {
+        for (const auto& bags : ts::sharded::embedding_bag(
+                 inputs, weight, {.mode = "sum", .update = RowSgd{0.5}})) {
+          loss = loss + bags.sum();
+        }
+      }
+      loss.backward();
+      EXPECT_GT(at::Tensor(weight.dtensor())._version(), version);
+      const auto counts = torch::tensor({2, 1, 1, 3, 2, 1, 1, 1, 2})
+                              .to(at::kFloat)
+                              .unsqueeze(1)
+                              .expand({9, 6});
+      EXPECT_TRUE(weight.dtensor().full_tensor().equal(value - counts));
+    }
+  }));
+}
+
+// A serving program may pass the options of the training program.
+TEST(ShardedBag, NoUpdateWithoutGradients) {
+  ASSERT_TRUE(with_mesh({4}, [](const ts::DeviceMesh& mesh) {
+    const auto value = exact_values({9, 6}, at::kFloat, 3);
+    const auto weight = ts::ShardedTensor::from_full(
+        value, {0, {0, 1, 2, 3}}, {.same_on_all_ranks = true});
+    const auto all = four_inputs();
+    std::vector<BagInput> inputs;
+    for (const size_t r : living_here(mesh, 4)) {
+      inputs.push_back(all[r]);
+    }
+    const EmbeddingBagFuncOptions options{.update = RowSgd{0.5}};
+    {
+      const at::NoGradGuard no_grad;
+      ts::sharded::embedding_bag(inputs, weight, options);
+    }
+    EXPECT_TRUE(weight.dtensor().full_tensor().equal(value));
+    ts::testing::throws_saying<c10::ValueError>(
+        "[embedding_bag] an update needs a weight that requires grad",
+        [&] { ts::sharded::embedding_bag(inputs, weight, options); });
   }));
 }
 

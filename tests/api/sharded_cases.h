@@ -33,7 +33,8 @@ struct ShardedCase {
         << options.mode << ", padding_idx " << options.padding_idx.value_or(-99)
         << ", max_norm " << options.max_norm.value_or(-1) << ", norm_type "
         << options.norm_type << ", include_last_offset "
-        << options.include_last_offset << ", way "
+        << options.include_last_offset << ", update "
+        << (options.update ? options.update->lr : -1) << ", way "
         << static_cast<int>(options.way) << "\n";
     for (const auto& input : inputs) {
       out << input.input << "\n"
@@ -173,19 +174,30 @@ inline std::string sharded_failure(
   torch::autograd::backward(pooled, own_grads);
 
   const auto grad = weight.grad();
-  if (!grad.defined()) {
-    return fails("gradient", "there is none");
+  const auto& update = c.options.update;
+  if (grad.defined() == update.has_value()) {
+    return fails("gradient", grad.defined() ? "there is one" : "there is none");
+  }
+  auto table = plain.table.detach();
+  if (update) {
+    table = table.to(at::kDouble)
+                .sub(plain.table.grad().to(at::kDouble), update->lr)
+                .to(table.scalar_type());
   }
   const auto chunks = weight.local_shards();
-  const auto grad_chunks = grad.local_shards();
+  const auto grad_chunks =
+      update ? std::vector<LocalShard>() : grad.local_shards();
   for (size_t i = 0; i < chunks.size(); ++i) {
     const auto cut = [&](const at::Tensor& whole) {
       return whole.narrow(
           c.dim, chunks[i].offsets[c.dim], chunks[i].tensor.size(c.dim));
     };
-    auto text = difference(chunks[i].tensor, cut(plain.table.detach()));
+    auto text = difference(chunks[i].tensor, cut(table));
     if (!text.empty()) {
       return fails("table of rank " + std::to_string(chunks[i].rank), text);
+    }
+    if (update) {
+      continue;
     }
     text = difference(grad_chunks[i].tensor, cut(plain.table.grad()));
     if (!text.empty()) {
@@ -275,6 +287,9 @@ class CaseMaker {
           2, 1, 3, std::numeric_limits<double>::infinity()};
       c.options.max_norm = 1.5;
       c.options.norm_type = kinds[below(4)];
+    }
+    if (one_in(3)) {
+      c.options.update = sharded::RowSgd{0.5};
     }
     const bool weighted = c.options.mode == "sum" && one_in(2);
     for (int64_t r = 0; r < ranks; ++r) {

@@ -62,12 +62,40 @@ void expect_rows_as_on_one_device(
     }
   }
   torch::autograd::backward(rows, grads);
+  if (c.options.update) {
+    EXPECT_FALSE(weight.grad().defined());
+    EXPECT_EQ(
+        difference(
+            ts::DTensor(weight.dtensor().detach()).full_tensor(),
+            plain.detach().sub(plain.grad(), c.options.update->lr)),
+        "");
+    return;
+  }
   EXPECT_EQ(
       difference(
           ts::DTensor(weight.dtensor().detach()).full_tensor(), plain.detach()),
       "");
   EXPECT_EQ(
       difference(weight.grad().dtensor().full_tensor(), plain.grad()), "");
+}
+
+TEST(ShardedEmbedding, UpdateInsteadOfAGradient) {
+  ASSERT_TRUE(with_mesh({4}, [](const ts::DeviceMesh& mesh) {
+    for (const int64_t dim : {0, 1}) {
+      for (const auto padding :
+           {std::optional<int64_t>(), std::optional<int64_t>(-2)}) {
+        expect_rows_as_on_one_device(
+            {exact_values({9, 5}, at::kFloat, 1),
+             {dim, {0, 1, 2, 3}},
+             {random_indices(9, {3, 2}, 1),
+              random_indices(9, {0}, 2),
+              random_indices(9, {7}, 3),
+              random_indices(9, {}, 4)},
+             {.padding_idx = padding, .update = ts::sharded::RowSgd{0.5}}},
+            mesh);
+      }
+    }
+  }));
 }
 
 TEST(ShardedEmbedding, InputsOfAnyShape) {

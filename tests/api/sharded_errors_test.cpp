@@ -59,6 +59,15 @@ void refuses(
   }));
 }
 
+TEST(ShardedErrors, RateOfAnUpdate) {
+  for (const double lr : {-0.5, std::numeric_limits<double>::infinity()}) {
+    refuses<c10::ValueError>(
+        "the lr of an update must be finite and not negative",
+        bags_of({{1}}),
+        {.update = ts::sharded::RowSgd{lr}});
+  }
+}
+
 TEST(ShardedErrors, InputIsATensor) {
   refuses<c10::TypeError>("input need to be torch.Tensor", BagInput{});
 }

@@ -3,6 +3,8 @@
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "comm/backend.h"
 #include "tests/comm/free_port.h"
@@ -158,6 +160,55 @@ TEST_F(WorldOfProcesses, SaysThatRankZeroIsNotThere) {
           HasSubstr("within 300 ms"),
           HasSubstr("Check that rank 0 is running")));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
+c10::intrusive_ptr<c10d::Store> served_store() {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  options.timeout = std::chrono::seconds(77);
+  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+TEST_F(WorldOfProcesses, MeetInAStoreThatIsThereAlready) {
+  const auto store = served_store();
+  // Twice: the second does not find what the first has left.
+  for (int i = 0; i < 2; ++i) {
+    World world = World::connect(0, 1, store);
+    EXPECT_FALSE(world.simulated());
+    EXPECT_EQ(world.size(), 1);
+    world.barrier();
+    EXPECT_EQ(init_device_mesh("cpu", {1}).local_positions().size(), 1U);
+  }
+  EXPECT_EQ(store->getTimeout(), std::chrono::seconds(77));
+}
+
+TEST_F(WorldOfProcesses, SaysWhichRanksDidNotComeToTheStore) {
+  const auto store = served_store();
+  EXPECT_THAT(
+      text_of<c10::Error>(
+          [&] { World::connect(1, 3, store, {milliseconds(300)}); }),
+      AllOf(
+          StartsWith("[World::connect] rank 1 of 3 could not meet the others "
+                     "in the store: ranks 0, 2 did not come within 300 ms"),
+          HasSubstr("Check that")));
+}
+
+TEST_F(WorldOfProcesses, StoreRefusals) {
+  const c10::intrusive_ptr<c10d::Store> store =
+      c10::make_intrusive<c10d::HashStore>();
+  EXPECT_THAT(
+      text_of<c10::ValueError>([&] { World::connect(3, 3, store); }),
+      StartsWith("[World::connect] expected a rank from 0 to 2"));
+  EXPECT_THAT(
+      text_of<c10::ValueError>(
+          [&] { World::connect(0, 1, store, {milliseconds(0)}); }),
+      StartsWith("[World::connect] the timeout must be positive"));
+  const c10::intrusive_ptr<c10d::Store> none;
+  EXPECT_THAT(
+      text_of<c10::TypeError>([&] { World::connect(0, 1, none); }),
+      StartsWith("[World::connect] expected a store"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/OpMathType.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -158,6 +159,24 @@ struct BagKernels {
         sparse ? embedding_bag_sparse_backward : embedding_bag_dense_backward;
     return f(grad, rows, s.part(p), s.input, mode, winners);
   }
+  // A part of the table after a step.
+  at::Tensor step(
+      const BagSample& s,
+      size_t p,
+      const at::Tensor& grad,
+      BagMode mode,
+      const std::optional<at::Tensor>& winners,
+      double rate) const {
+    const at::Tensor rows = s.rows(p).clone();
+    BagInput input = s.input;
+    if (input.per_sample_weights) {
+      input.per_sample_weights =
+          input.per_sample_weights->to(grad.scalar_type());
+    }
+    const auto f = fused ? embedding_bag_step_ : compose_step;
+    f(rows, grad, s.part(p), input, mode, winners, rate);
+    return rows;
+  }
   at::Tensor weights_backward(
       const BagSample& s, size_t p, const at::Tensor& grad) const {
     const auto f =
@@ -244,6 +263,17 @@ inline void check_bags(const BagKernels& kernels, const BagCase& c) {
   }
   EXPECT_TRUE(close(at::cat(dense), expected.grad, c.dtype));
   EXPECT_TRUE(close(at::cat(sparse), expected.grad, c.dtype));
+
+  const double rate = 0.5;
+  const at::Tensor stepped = s.table.to(at::kDouble) - expected.grad * rate;
+  for (const auto dtype : {c.dtype, at::toOpMathType(c.dtype)}) {
+    std::vector<at::Tensor> after;
+    for (size_t p = 0; p < s.parts(); ++p) {
+      after.push_back(
+          kernels.step(s, p, grad.to(dtype), c.mode, winners, rate));
+    }
+    EXPECT_TRUE(close(at::cat(after), stepped, c.dtype));
+  }
 
   if (c.weighted) {
     at::Tensor sum;

@@ -153,6 +153,22 @@ TEST_F(ShardedBadInput, OptionsThatDiffer) {
   expect_refused({.max_norm = 1});
   expect_refused({.norm_type = 1});
   expect_refused({.way = ts::sharded::BagWay::Rows});
+  expect_refused({.update = ts::sharded::RowSgd{0.1}});
+}
+
+// It would wait in its backward pass for the others, which have none.
+TEST_F(ShardedBadInput, GradientsOnOneRankAlone) {
+  expect_error_everywhere<c10::ValueError>(
+      "[embedding_bag] some ranks' results require grad and others' do not",
+      [](const auto& weight, bool is_bad) {
+        const ts::ShardedTensor frozen(weight.dtensor().detach());
+        ts::sharded::embedding_bag(
+            torch::tensor({{1, 8}}),
+            frozen,
+            {},
+            {.mode = "sum",
+             .per_sample_weights = torch::ones({1, 2}).requires_grad_(is_bad)});
+      });
 }
 
 // A rank that holds no shard is told so, and the others go on without it.

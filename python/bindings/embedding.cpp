@@ -1,0 +1,91 @@
+// What lookups have no argument for: EmbeddingScope as a context manager, and
+// MaskBuffer.
+#include "tessera/embedding.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+
+#include "convert.h"
+#include "tessera/mask_buffer.h"
+
+namespace tessera::python {
+
+namespace {
+
+LookupWay way_of(const std::string& way) {
+  if (way == "cheapest") return LookupWay::Cheapest;
+  if (way == "gather") return LookupWay::Gather;
+  TORCH_CHECK_VALUE(
+      way == "exchange",
+      "[EmbeddingScope] expected way 'cheapest', 'gather' or 'exchange', got '",
+      way,
+      "'");
+  return LookupWay::Exchange;
+}
+
+class PyEmbeddingScope {
+ public:
+  PyEmbeddingScope(const std::string& way, bool max_norm)
+      : options_{way_of(way), max_norm} {}
+
+  void enter() {
+    scopes_.push_back(std::make_unique<EmbeddingScope>(options_));
+  }
+  void leave() { scopes_.pop_back(); }
+
+ private:
+  EmbeddingOptions options_;
+  std::vector<std::unique_ptr<EmbeddingScope>> scopes_;
+};
+
+}  // namespace
+
+void bind_embedding(py::module_& m) {
+  py::class_<PyEmbeddingScope>(
+      m,
+      "EmbeddingScope",
+      "How lookups in sharded tables are carried out, in this thread. `way` is "
+      "for indices that are sharded over the ranks which share a table's rows: "
+      "'gather', 'exchange' or whichever is 'cheapest'. `max_norm` allows "
+      "modules with max_norm to renormalise distributed tables. Scopes nest.")
+      .def(
+          py::init<const std::string&, bool>(),
+          py::kw_only(),
+          py::arg("way") = "cheapest",
+          py::arg("max_norm") = false)
+      .def(
+          "__enter__",
+          [](py::object self) {
+            self.cast<PyEmbeddingScope&>().enter();
+            return self;
+          })
+      .def("__exit__", [](PyEmbeddingScope& self, py::args) { self.leave(); });
+
+  py::class_<MaskBuffer>(
+      m,
+      "MaskBuffer",
+      "The entries of a result that a rank does not answer for. Empty or full.")
+      .def(py::init<>())
+      .def(
+          "materialize_mask",
+          &MaskBuffer::materialize_mask,
+          py::arg("mask"),
+          "Keeps a bool tensor, true where an entry is masked.")
+      .def(
+          "release_mask",
+          &MaskBuffer::release_mask,
+          "Forgets the mask; there must be one.")
+      .def(
+          "apply_mask",
+          [](const MaskBuffer& self, at::Tensor tensor) {
+            self.apply_mask(tensor);
+          },
+          py::arg("tensor"),
+          "Writes zeros into the masked entries of a tensor, or into masked "
+          "rows where it has one dimension more than the mask.")
+      .def_property_readonly("is_materialized", &MaskBuffer::is_materialized);
+}
+
+}  // namespace tessera::python

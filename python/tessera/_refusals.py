@@ -1,0 +1,58 @@
+"""What cannot work on distributed tensors says so, and plain ones are spared.
+
+torch.compile, torch.export and FakeTensorMode describe a tensor by its storage.
+A distributed tensor has none: it would be refused there too, but in words that
+do not say what was tried.
+"""
+
+import functools
+import sys
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorConverter
+
+from tessera import _C
+from tessera._tensor import ATTRIBUTES
+
+
+def _attempt() -> str:
+    if torch._guards.TracingContext.try_get() is not None:
+        return "torch.compile"
+    return "FakeTensorMode"
+
+
+def _hide_attributes() -> None:
+    """Compiled code is told that plain tensors do not have our attributes.
+
+    torch.compile takes what is on the class torch.Tensor when it is first used
+    for what every tensor has, and does not ask the tensor.
+    """
+    module = sys.modules.get("torch._dynamo.variables.tensor")
+    known = getattr(module, "all_tensor_attrs", {})
+    for name in ATTRIBUTES:
+        known.pop(name, None)
+
+
+def _install() -> None:
+    plain = FakeTensorConverter.from_real_tensor
+
+    @functools.wraps(plain)
+    def from_real_tensor(
+        self: Any, fake_mode: Any, t: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if _C.is_dtensor(t):
+            raise NotImplementedError(
+                f"[{_attempt()}] a distributed tensor (DTensor) cannot be "
+                f"traced: got {_C.layout_text(t)}. Leave torch.compile away, or "
+                "call what is compiled with plain tensors: to_local(), "
+                "shard(rank) or full_tensor() give them"
+            )
+        # Whatever is compiled comes by here first.
+        _hide_attributes()
+        return plain(self, fake_mode, t, *args, **kwargs)
+
+    FakeTensorConverter.from_real_tensor = from_real_tensor
+
+
+_install()
