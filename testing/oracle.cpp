@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "dispatch/tensor.h"
+#include "testing/rejoin.h"
 #include "testing/worlds.h"
 
 namespace tessera::testing {
@@ -25,6 +26,13 @@ torch::jit::Stack with_tensors(
       c10::List<at::Tensor> list;
       for (size_t i = 0; i < value.toTensorVector().size(); ++i) {
         list.push_back(tensors[next++]);
+      }
+      value = list;
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const auto& given : value.toOptionalTensorVector()) {
+        list.push_back(
+            given.has_value() ? std::optional(tensors[next++]) : std::nullopt);
       }
       value = list;
     }
@@ -189,10 +197,8 @@ Oracle::Oracle(const Sample& sample, uint64_t seed)
     precision_ = coarser(precision_, tensor.scalar_type());
   };
   for (size_t i = 0; i < arguments_.size(); ++i) {
-    if (arguments_[i].isTensor()) {
-      add(arguments_[i].toTensor(), i);
-    } else if (arguments_[i].isTensorList()) {
-      for (const auto& tensor : arguments_[i].toTensorVector()) {
+    for (const auto& tensor : tensors_in(arguments_[i])) {
+      if (tensor.defined()) {
         add(tensor, i);
       }
     }

@@ -90,6 +90,13 @@ std::vector<at::Tensor> tensors_in(const c10::IValue& value) {
   if (value.isTensorList()) {
     return value.toTensorVector();
   }
+  if (value.isOptionalTensorList()) {
+    std::vector<at::Tensor> tensors;
+    for (const auto& element : value.toOptionalTensorVector()) {
+      tensors.push_back(element.value_or(at::Tensor()));
+    }
+    return tensors;
+  }
   return {};
 }
 

@@ -11,7 +11,8 @@
 
 namespace tessera::testing {
 
-// The tensors of an argument or a result: one, a list's, or none.
+// The tensors of an argument or a result: one, a list's, or none. Undefined
+// where an optional element of a list is not given.
 std::vector<at::Tensor> tensors_in(const c10::IValue& value);
 
 // How result `index` of the ranks' calls, joined as `placement` says over a 1-d

@@ -199,6 +199,17 @@ TensorRecipe bools(Sizes sizes) {
 }
 
 c10::IValue SampleArg::make(uint64_t seed) const {
+  if (!optional_tensors_.empty()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (size_t i = 0; i < optional_tensors_.size(); ++i) {
+      std::optional<at::Tensor> element;
+      if (optional_tensors_[i].has_value()) {
+        element = optional_tensors_[i]->make(seed + 7919 * (i + 1));
+      }
+      list.push_back(std::move(element));
+    }
+    return list;
+  }
   if (is_list_) {
     c10::List<at::Tensor> list;
     for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -219,6 +230,10 @@ SampleArg dims(std::vector<int64_t> list) {
 SampleArg none() { return SampleArg(c10::IValue()); }
 
 SampleArg tensors(std::vector<TensorRecipe> list) {
+  return SampleArg(std::move(list));
+}
+
+SampleArg optional_tensors(std::vector<std::optional<TensorRecipe>> list) {
   return SampleArg(std::move(list));
 }
 
@@ -306,6 +321,7 @@ const std::vector<Sample>& all_samples() {
     add_view_samples(*all);
     add_join_samples(*all);
     add_copy_samples(*all);
+    add_index_samples(*all);
     add_nn_samples(*all);
     add_part_samples(*all);
     add_bag_samples(*all);

@@ -10,6 +10,7 @@
 #include <ATen/core/stack.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,6 +68,8 @@ class SampleArg {
   SampleArg(TensorRecipe tensor) : tensors_{std::move(tensor)} {}
   SampleArg(std::vector<TensorRecipe> list)
       : tensors_(std::move(list)), is_list_(true) {}
+  SampleArg(std::vector<std::optional<TensorRecipe>> list)
+      : optional_tensors_(std::move(list)), is_list_(true) {}
   SampleArg(c10::IValue plain) : plain_(std::move(plain)) {}
   SampleArg(int number) : plain_(int64_t{number}) {}
   SampleArg(double number) : plain_(number) {}
@@ -78,6 +81,7 @@ class SampleArg {
 
  private:
   std::vector<TensorRecipe> tensors_;
+  std::vector<std::optional<TensorRecipe>> optional_tensors_;
   bool is_list_ = false;
   c10::IValue plain_;
 };
@@ -86,6 +90,8 @@ class SampleArg {
 SampleArg dims(std::vector<int64_t> list);
 SampleArg none();
 SampleArg tensors(std::vector<TensorRecipe> list);
+// A list in which tensors may be missing: what x[i, :, j] hands to index.
+SampleArg optional_tensors(std::vector<std::optional<TensorRecipe>> list);
 
 struct Sample {
   // "aten::sum.dim_IntList"
@@ -125,6 +131,7 @@ void add_reduction_samples(Samples& samples);
 void add_view_samples(Samples& samples);
 void add_join_samples(Samples& samples);
 void add_copy_samples(Samples& samples);
+void add_index_samples(Samples& samples);
 void add_nn_samples(Samples& samples);
 void add_part_samples(Samples& samples);
 void add_bag_samples(Samples& samples);

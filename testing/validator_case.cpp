@@ -94,6 +94,14 @@ torch::jit::Stack Case::with_tensors(
         list.push_back(tensors[next++].clone());
       }
       stack[i] = list;
+    } else if (stack[i].isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const auto& given : arguments_[i].toOptionalTensorVector()) {
+        const auto& tensor = tensors[next++];
+        list.push_back(
+            given.has_value() ? std::optional(tensor.clone()) : std::nullopt);
+      }
+      stack[i] = list;
     } else if (stack[i].isNone() && is_optional_tensor(i)) {
       ++next;
     }

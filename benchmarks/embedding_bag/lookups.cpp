@@ -150,10 +150,12 @@ std::vector<BagLookup> plain_lookups(const BagSize& size, int64_t rank) {
   const auto grad = bag_gradient(size);
   at::Tensor weight;
   std::shared_ptr<Trained> trained;
+  std::shared_ptr<Sharded> ours;
   if (rank == 0) {
     weight = table_block(0, size.rows, 0, size.columns);
     const auto memory = weight.detach();
     trained = std::make_shared<Trained>(weight.requires_grad_(), memory);
+    ours = std::make_shared<Sharded>(size, 0, 0, 1);
   }
   std::vector<BagLookup> lookups;
   for (const std::string kind : kKinds) {
@@ -173,6 +175,12 @@ std::vector<BagLookup> plain_lookups(const BagSize& size, int64_t rank) {
             static_cast<int64_t>(mode),
             sparse));
       }
+      lookup.ways.push_back(sharded_way(
+          "ours",
+          ours,
+          indices,
+          grad,
+          {.mode = kModes[mode], .update = sharded::RowSgd{kLearningRate}}));
       lookups.push_back(std::move(lookup));
     }
   }

@@ -34,7 +34,7 @@ std::vector<BagLookup> sharded_lookups(
     const BagSize& size, int64_t rank, int64_t ranks);
 
 // at::embedding_bag on rank 0's bags, with the whole table in its memory, which
-// other ranks do not make.
+// other ranks do not make, and ours on one rank.
 std::vector<BagLookup> plain_lookups(const BagSize& size, int64_t rank);
 
 }  // namespace tessera::bench

@@ -150,6 +150,41 @@ def make_calls(our_mesh, torch_mesh):
     }
 
 
+class Holder:
+    """As torch's DTensor: an object of Python's that holds its shard."""
+
+    def __init__(self, local):
+        self.local = local
+
+    def to_local(self):
+        return self.local
+
+
+def make_method_calls(mesh):
+    """What a call of any method takes: the least that to_local could."""
+    local, number = torch.rand(4, 4), 1
+    holder = Holder(local)
+    x = tessera.DTensor.from_local(local, mesh, [tessera.Shard(0)])
+    return {
+        "nothing": lambda: None,
+        "int.conjugate, in C": lambda: number.conjugate(),
+        "a Python method that reads an attribute": lambda: holder.to_local(),
+        "dim of a plain tensor": lambda: local.dim(),
+        "our to_local": lambda: x.to_local(),
+    }
+
+
+def method_table(best):
+    return report.table(
+        ["call", "added ns"],
+        [
+            [name, f"{took - best['nothing']:.0f}"]
+            for name, took in best.items()
+            if name != "nothing"
+        ],
+    )
+
+
 def sample(op, count):
     start = time.thread_time_ns()
     for _ in range(count):
@@ -224,9 +259,11 @@ def main():
         calls = make_calls(our_mesh, torch_mesh)
         gc.disable()
         best = time_calls(calls, args.samples)
+        methods = time_calls(make_method_calls(our_mesh), args.samples)
     dist.destroy_process_group()
     table, figures = time_table(best)
     print(f"Time a call from Python, best of {args.samples} samples\n\n{table}")
+    print(f"\nWhat calling a method adds\n\n{method_table(methods)}")
     if args.json:
         args.json.write_text(json.dumps(figures, indent=2))
 

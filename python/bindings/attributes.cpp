@@ -94,7 +94,8 @@ PyObject* get_doc(PyObject* self, void*) {
 // ---- methods ----
 
 // x.to_local() comes here, without a bound method in between: the interpreter
-// takes that way for types with Py_TPFLAGS_METHOD_DESCRIPTOR.
+// takes that way for types with Py_TPFLAGS_METHOD_DESCRIPTOR, and remembers
+// what it found for those that are immutable besides.
 PyObject* call_method(
     PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
   if (PyVectorcall_NARGS(count) == 0) {
@@ -190,7 +191,8 @@ PyType_Spec method_spec = {
     sizeof(Attribute),
     0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION |
-        Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+        Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL |
+        Py_TPFLAGS_METHOD_DESCRIPTOR,
     method_slots};
 
 // With a setter, as the properties of torch's own have one: torch.overrides,

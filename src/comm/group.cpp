@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "comm/errors.h"
@@ -32,6 +33,15 @@ void put_text(
 std::string get_text(c10d::Store& store, const std::string& key) {
   const auto bytes = store.get(key);
   return {bytes.begin(), bytes.end()};
+}
+
+// Equal for equal names, in every process.
+int64_t subject_of(std::string_view collective) {
+  uint64_t hash = 14695981039346656037U;
+  for (const char c : collective) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  }
+  return static_cast<int64_t>(hash);
 }
 
 // "group [0, 1] (mesh dim 'tp' of DeviceMesh(...))"
@@ -137,8 +147,26 @@ void Group::meet_neighbours(c10d::Store& store) {
   }
 }
 
+void Group::break_off(const std::string& error) {
+  error_ = error;
+  letters_.reset();
+}
+
 Exchange::Exchange(Group& group, const Call& call)
-    : group_(group), call_(call), begin_(Clock::now()) {
+    : group_(group),
+      call_(call),
+      subject_(subject_of(call.collective)),
+      begin_(Clock::now()) {
+  TORCH_CHECK(
+      group.error_.empty(),
+      "[",
+      call.collective,
+      "] rank ",
+      group.ranks()[group.coordinate()],
+      " can no longer use ",
+      describe(group.ranks(), call),
+      ", which has failed before: ",
+      group.error_);
   messages_.reserve(2 * group.ranks().size());
 }
 
@@ -192,6 +220,7 @@ size_t Exchange::send(int64_t peer, const at::Tensor& from, int lane) {
   }
   Letter letter{};
   letter.bytes = static_cast<int64_t>(from.nbytes());
+  letter.subject = subject_;
   if (from.nbytes() <= letter.text.size()) {
     letter.place = Letter::kInside;
     std::memcpy(letter.text.data(), from.const_data_ptr(), from.nbytes());
@@ -238,6 +267,9 @@ void Exchange::take_letter(int64_t peer, int lane, const at::Tensor& into) {
       fail(peer, "it has left the group");
   }
   const Letter letter = them.letters->take(lane);
+  if (letter.subject != subject_) {
+    fail(peer, "it has sent a message of another collective");
+  }
   if (letter.bytes != static_cast<int64_t>(into.nbytes())) {
     fail(
         peer,
@@ -298,8 +330,7 @@ void Exchange::finish() {
 void Exchange::fail(int64_t peer, const std::string& cause) const {
   const auto waited = since(begin_);
   const bool late = waited >= call_.timeout;
-  TORCH_CHECK(
-      false,
+  const std::string text = c10::str(
       "[",
       call_.collective,
       "] rank ",
@@ -316,6 +347,8 @@ void Exchange::fail(int64_t peer, const std::string& cause) const {
       "collectives in the same order with the same sizes",
       late ? "; where a rank may be late, give the World a longer timeout"
            : "; what ended the other rank stands in its own output");
+  group_.break_off(text);
+  TORCH_CHECK(false, text);
 }
 
 }  // namespace tessera::detail

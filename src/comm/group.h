@@ -61,6 +61,9 @@ class Group {
   void announce(c10d::Store& store);
   // Opens that of the ranks on this machine, and asks who opened ours.
   void meet_neighbours(c10d::Store& store);
+  // After an error what is on its way can no longer be told from what follows:
+  // nothing more is sent or received, and the neighbours learn of it.
+  void break_off(const std::string& error);
 
   std::vector<int64_t> ranks_;
   int64_t coordinate_;
@@ -69,6 +72,7 @@ class Group {
   std::shared_ptr<Outbox> outbox_;
   std::unique_ptr<SentLetters> letters_;
   std::vector<Neighbour> neighbours_;
+  std::string error_;  // that broke the group off, or empty
   std::mutex mutex_;
 };
 
@@ -80,6 +84,7 @@ class Exchange {
  public:
   static constexpr int kLanes = 2;
 
+  // Throws c10::Error if the group has failed before.
   Exchange(Group& group, const Call& call);
   ~Exchange();
   Exchange(const Exchange&) = delete;
@@ -120,10 +125,12 @@ class Exchange {
   // What has gone by the backend though it was announced by letter.
   int& detours(bool received, int64_t peer, int lane);
   Deadline deadline() const { return begin_ + call_.timeout; }
+  // Throws, and breaks the group off.
   [[noreturn]] void fail(int64_t peer, const std::string& cause) const;
 
   Group& group_;
   const Call call_;
+  const int64_t subject_;  // of letters: which collective this is
   const Deadline begin_;
   std::vector<Message> messages_;
   std::vector<int> detours_;

@@ -17,9 +17,10 @@ struct Letter {
   static constexpr int64_t kInside = -1;     // the message is in `text`
   static constexpr int64_t kElsewhere = -2;  // it comes by other means
 
-  int64_t bytes;  // of the whole message
-  int64_t place;  // in the sender's outbox, or one of the above
-  std::array<char, 48> text;
+  int64_t bytes;    // of the whole message
+  int64_t place;    // in the sender's outbox, or one of the above
+  int64_t subject;  // what it is about: the reader must expect the same
+  std::array<char, 40> text;
 };
 
 using Deadline = std::chrono::steady_clock::time_point;

@@ -60,6 +60,16 @@ class Router {
     return std::move(route_);
   }
 
+  // Of a rank alone: nothing goes anywhere.
+  BagRoute route_nothing() {
+    route_.bag_counts.assign(ranks_, 0);
+    route_.entry_counts.assign(ranks_, 0);
+    route_.padding = std::find(index_, index_ + indices_.numel(), left_out_) !=
+                     index_ + indices_.numel();
+    make_room();
+    return std::move(route_);
+  }
+
  private:
   // Finds each entry's owner, and how much goes to each.
   void count() {
@@ -216,8 +226,9 @@ BagRoute route_bags(
     int64_t left_out,
     at::ScalarType index_dtype) {
   const auto with = [&](auto index, auto sent) {
-    return Router<decltype(index), decltype(sent)>(bags, bounds, self, left_out)
-        .route();
+    Router<decltype(index), decltype(sent)> router(
+        bags, bounds, self, left_out);
+    return bounds.size() == 2 ? router.route_nothing() : router.route();
   };
   const bool narrow = bags.indices.scalar_type() == at::kInt;
   if (index_dtype == at::kInt) {

@@ -77,6 +77,7 @@ void register_decompositions(torch::Library& aten) {
   register_norms(aten);
   register_losses(aten);
   register_nonzero(aten);
+  register_index(aten);
   register_fused_optimizers(aten);
 }
 

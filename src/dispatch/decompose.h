@@ -22,6 +22,7 @@ void register_moments(torch::Library& aten);  // decompose_moments.cpp
 void register_norms(torch::Library& aten);    // decompose_norms.cpp
 void register_losses(torch::Library& aten);   // decompose_losses.cpp
 void register_nonzero(torch::Library& aten);  // decompose_nonzero.cpp
+void register_index(torch::Library& aten);    // decompose_index.cpp
 // decompose_fused_optimizers.cpp
 void register_fused_optimizers(torch::Library& aten);
 

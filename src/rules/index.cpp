@@ -173,6 +173,7 @@ Rows index_add_rows(const OpCall& call) {
 }  // namespace
 
 void add_index_rules(RuleTable& table) {
+  add_index_tensor_rules(table);
   table.add(
       "aten::index_select", rule_of(index_select_rows, index_select_sizes));
   table.add({"aten::index_add", "aten::index_add_"}, rule_of(index_add_rows));

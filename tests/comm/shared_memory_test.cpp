@@ -141,7 +141,7 @@ TEST(Letters, ArriveInOrderOnEachLane) {
       EXPECT_TRUE(sent->post(
           1,
           static_cast<int>(i % 2),
-          {.bytes = i, .place = Letter::kInside, .text = {}},
+          {.bytes = i, .place = Letter::kInside, .subject = 0, .text = {}},
           in(milliseconds(10000))));
     }
   });
@@ -159,7 +159,10 @@ TEST(Letters, AReaderThatDoesNotReadIsNotWaitedForForEver) {
   const auto sent = SentLetters::create(1, 1);
   int64_t posted = 0;
   while (sent->post(
-      0, 0, {.bytes = 1, .place = 0, .text = {}}, in(milliseconds(20)))) {
+      0,
+      0,
+      {.bytes = 1, .place = 0, .subject = 0, .text = {}},
+      in(milliseconds(20)))) {
     ++posted;
   }
   EXPECT_GE(posted, 100);
@@ -171,7 +174,7 @@ TEST(Letters, WhatWasSentBeforeLeavingIsRead) {
   sent->post(
       0,
       0,
-      {.bytes = 5, .place = Letter::kInside, .text = {}},
+      {.bytes = 5, .place = Letter::kInside, .subject = 0, .text = {}},
       in(milliseconds(10)));
   sent.reset();
   EXPECT_EQ(received->wait(0, in(milliseconds(5000))), Arrival::Came);

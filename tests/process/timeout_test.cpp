@@ -90,6 +90,54 @@ TEST_F(RankMissing, LaterOn) {
   test_world().barrier();
 }
 
+// What a late rank sends must not be taken for what comes next.
+TEST_F(RankMissing, AGroupThatFailedStaysFailed) {
+  World world = World::from_environment(1);
+  const auto mesh = init_device_mesh("cpu", {4});
+  const auto reduce = [&](double value) {
+    return collectives(mesh).all_reduce(
+        {mesh, 0}, at::full({4}, value), ReduceOp::Sum)[0];
+  };
+  EXPECT_TRUE(at::equal(reduce(1), at::full({4}, 4.0)));
+  const milliseconds timeout(500);
+  world.set_timeout(timeout);
+  if (world.rank() != 3) {
+    EXPECT_THAT(error_in_time(timeout, [&] { reduce(1); }), HasSubstr("rank"));
+  }
+  test_world().barrier();
+  // The late one finds that the others have gone, or their old letters; they
+  // find neither its letters nor its connection good any more.
+  if (world.rank() == 3) {
+    try {
+      reduce(1);
+    } catch (const c10::Error&) {
+    }
+  }
+  test_world().barrier();
+  EXPECT_THAT(
+      error_in_time(timeout, [&] { reduce(100); }), HasSubstr("all_reduce"));
+  test_world().barrier();
+}
+
+// Sizes alike, but not the collective: wrong numbers, if nobody looked.
+TEST_F(RankMissing, RanksInDifferentCollectives) {
+  World world = World::from_environment(1, {seconds(60)});
+  const auto mesh = init_device_mesh("cpu", {4});
+  collectives(mesh).agree(mesh, "");
+  const auto ones = at::ones({4, 8});
+  const auto text = error_in_time(seconds(60), [&] {
+    if (world.rank() == 1) {
+      const std::vector<Parts> rows{Parts(4, 1)};
+      collectives(mesh).all_to_all_rows({mesh, 0}, ones, rows, rows);
+    } else {
+      const std::vector<Parts> each{Parts(4, 1)};
+      collectives(mesh).all_gather({mesh, 0}, at::ones({1, 8}), 0, each);
+    }
+  });
+  EXPECT_THAT(text, HasSubstr("the same collectives in the same order"));
+  test_world().barrier();
+}
+
 TEST_F(RankMissing, EveryCollectiveNamesItself) {
   struct Named {
     const char* name;

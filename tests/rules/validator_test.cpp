@@ -95,6 +95,12 @@ const std::vector<Accepted>& accepted() {
       {"aten::scatter\\.src",
        "P.*",
        "which of several values for one place wins is not specified"},
+      {"aten::index_put_? \\((?!add).*\\)",
+       "P.*",
+       "likewise, and ranks may differ in it"},
+      {"aten::index(\\.Tensor|_put_?) \\(mask.*\\)",
+       ".*",
+       "masks are made into integers before rules are asked"},
       {"aten::view\\.dtype \\(narrower\\)", "S.*", "only if cut evenly"},
       {"aten::cat \\(skipped\\)", ".*", "the other tensor has no elements"},
       // Losses and norms with a pending sum in a weight, or in an operand that
