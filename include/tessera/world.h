@@ -27,6 +27,10 @@ struct WorldOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
 };
 
+// Processes of one machine exchange messages through memory that they share, up
+// to 64 MiB each; TESSERA_SHARED_MEMORY in the environment is another number of
+// MiB, or 0 for sockets alone.
+//
 // A scope: making a World enters it, destroying it returns to the one before.
 // Meshes and distributed tensors belong to the world they were made in and must
 // not be used for communication after it has gone.
