@@ -125,6 +125,48 @@ TEST_F(Cuda, BagsOfEveryLayoutAndMode) {
   }
 }
 
+// Each rank's own bags, with a gradient and with an update in its place.
+TEST_F(Cuda, ShardedBagsAndTheirUpdates) {
+  using ts::sharded::BagWay;
+  const auto value = torch::arange(54, torch::kFloat).view({9, 6}).sin();
+  const auto indices = torch::arange(32).mul(5).remainder(9).view({8, 4});
+  const auto grad = torch::arange(48, torch::kFloat).view({8, 6}).cos();
+  for (const int64_t mode : {0, 1, 2}) {
+    const auto plain = value.clone().requires_grad_();
+    const auto wanted = std::get<0>(at::embedding_bag(
+        plain, indices.flatten(), torch::arange(8).mul(4), false, mode));
+    wanted.backward(grad);
+    for (const int64_t dim : {0, 1}) {
+      for (const auto way : {BagWay::Pooled, BagWay::Rows}) {
+        for (const bool updates : {false, true}) {
+          auto weight = ts::ShardedTensor(placed(value, Shard(dim)));
+          weight.requires_grad_();
+          ts::sharded::EmbeddingBagFuncOptions options{
+              .mode = std::vector<std::string>{"sum", "mean", "max"}[mode],
+              .way = way};
+          if (updates) {
+            options.update = ts::sharded::RowSgd{0.5};
+          }
+          std::vector<ts::sharded::BagInput> inputs;
+          for (const auto& rows : indices.cuda().chunk(4)) {
+            inputs.push_back({rows});
+          }
+          const auto bags = ts::sharded::embedding_bag(inputs, weight, options);
+          EXPECT_TRUE(torch::allclose(
+              torch::cat(bags).detach().cpu(), wanted.detach(), 1e-4, 1e-5));
+          torch::autograd::backward(bags, grad.cuda().chunk(4));
+          EXPECT_EQ(weight.grad().defined(), !updates);
+          expect_equal(
+              weight.dtensor(), updates ? value - 0.5 * plain.grad() : value);
+          if (!updates) {
+            expect_equal(weight.grad().dtensor(), plain.grad());
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_F(Cuda, AClassifierTrains) {
   torch::manual_seed(1);
   torch::nn::Sequential plain(
