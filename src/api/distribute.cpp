@@ -6,6 +6,7 @@
 #include "comm/comm_event.h"
 #include "dispatch/autograd.h"
 #include "dispatch/tensor.h"
+#include "kernels/large_pages.h"
 #include "tessera/shard_math.h"
 
 namespace tessera {
@@ -72,7 +73,7 @@ void own_memory(Shards& shards, const at::Tensor& value) {
   for (size_t i = 0; i < shards.size(); ++i) {
     const bool shared = shards[i].is_alias_of(value) ||
                         (i > 0 && shards[i].is_same(shards[i - 1]));
-    shards[i] = shared ? shards[i].clone(at::MemoryFormat::Contiguous)
+    shards[i] = shared ? detail::copy_on_large_pages(shards[i])
                        : shards[i].contiguous();
   }
 }

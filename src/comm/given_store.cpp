@@ -24,14 +24,19 @@ std::string host_name() {
   return name;
 }
 
-// Whether all ranks are on one machine. Waits for them.
-bool tell_hosts(c10d::Store& store, int64_t rank, int64_t size) {
+std::string host_key(int64_t rank) { return "host/" + std::to_string(rank); }
+
+void tell_host(c10d::Store& store, int64_t rank) {
   const auto own = host_name();
-  const auto key = [](int64_t r) { return "host/" + std::to_string(r); };
-  store.set(key(rank), std::vector<uint8_t>(own.begin(), own.end()));
+  store.set(host_key(rank), std::vector<uint8_t>(own.begin(), own.end()));
+}
+
+// Whether all ranks are on one machine. Requires: all have told.
+bool on_one_host(c10d::Store& store, int64_t size) {
+  const auto own = host_name();
   bool one_host = !own.empty();
   for (int64_t other = 0; other < size; ++other) {
-    const auto theirs = store.get(key(other));
+    const auto theirs = store.get(host_key(other));
     one_host &= std::string(theirs.begin(), theirs.end()) == own;
   }
   return one_host;
@@ -62,9 +67,10 @@ StorePtr meet_in_store(
         "tessera/" + std::to_string(number), std::move(store));
     std::vector<int64_t> all(launch.size);
     std::iota(all.begin(), all.end(), 0);
+    tell_host(*store, launch.rank);
     missing = meet(*store, "world", launch.rank, all, timeout);
     if (missing.empty()) {
-      launch.one_host = tell_hosts(*store, launch.rank, launch.size);
+      launch.one_host = on_one_host(*store, launch.size);
     }
   } catch (const std::exception& error) {
     TORCH_CHECK(

@@ -78,7 +78,7 @@ Group::Group(GroupRequest request, const Call& call)
       request.timeout =
           std::max(request.timeout - since(begin), milliseconds(1));
       backend_ = make_gloo(request);
-      meet_neighbours(*request.store);
+      missing = meet_neighbours(*request.store, request.timeout);
     }
   } catch (const c10::NotImplementedError&) {
     throw;
@@ -122,7 +122,8 @@ void Group::announce(c10d::Store& store) {
   put_text(store, "letters/" + rank, letters_ ? letters_->name() : "");
 }
 
-void Group::meet_neighbours(c10d::Store& store) {
+std::vector<int64_t> Group::meet_neighbours(
+    c10d::Store& store, milliseconds timeout) {
   const auto text_of = [&](const char* name, int64_t rank) {
     return get_text(store, name + std::to_string(rank));
   };
@@ -140,11 +141,14 @@ void Group::meet_neighbours(c10d::Store& store) {
   }
   const std::string rank = std::to_string(ranks_[coordinate_]);
   put_text(store, "opened/" + rank, opened);
+  auto missing = meet(store, "neighbour", ranks_[coordinate_], ranks_, timeout);
+  if (!missing.empty()) return missing;
   for (size_t c = 0; c < ranks_.size(); ++c) {
     if (static_cast<int64_t>(c) == coordinate_) continue;
     neighbours_[c].reads_ours =
         text_of("opened/", ranks_[c])[coordinate_] == '+';
   }
+  return {};
 }
 
 void Group::break_off(const std::string& error) {

@@ -59,8 +59,10 @@ class Group {
 
   // Says where this process's shared memory is.
   void announce(c10d::Store& store);
-  // Opens that of the ranks on this machine, and asks who opened ours.
-  void meet_neighbours(c10d::Store& store);
+  // Opens that of the ranks on this machine, and asks who opened ours. Returns
+  // the ranks that did not answer in time.
+  std::vector<int64_t> meet_neighbours(
+      c10d::Store& store, std::chrono::milliseconds timeout);
   // After an error what is on its way can no longer be told from what follows:
   // nothing more is sent or received, and the neighbours learn of it.
   void break_off(const std::string& error);

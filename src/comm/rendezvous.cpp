@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -64,17 +65,25 @@ std::vector<int64_t> meet(
   std::vector<std::string> keys;
   keys.reserve(ranks.size());
   for (const int64_t other : ranks) keys.push_back(key_of(name, other));
-  std::vector<int64_t> missing;
-  try {
-    store.wait(keys, timeout);
-  } catch (const std::exception&) {
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      if (!store.check({keys[i]})) missing.push_back(ranks[i]);
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  // Now and then a store does not wake one that waits: look again in between.
+  constexpr std::chrono::milliseconds kPatience{5000};
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    try {
+      // Zero would mean for ever.
+      store.wait(
+          keys, std::clamp(left, std::chrono::milliseconds(1), kPatience));
+      return {};
+    } catch (const std::exception&) {
+      std::vector<int64_t> missing;
+      for (size_t i = 0; i < ranks.size(); ++i) {
+        if (!store.check({keys[i]})) missing.push_back(ranks[i]);
+      }
+      if (missing.empty() || left <= kPatience) return missing;
     }
-    // Nobody is missing: they came while we were asking, or the store is ill.
-    if (missing.empty()) store.wait(keys, timeout);
   }
-  return missing;
 }
 
 StorePtr meet_world(
