@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "kernels/bag_groups.h"
@@ -34,9 +35,9 @@ struct GradRun {
   int64_t end;
   Out* out;
   int64_t stride;  // of out, from row to row
-  // 0: `out` gets the gradient. Otherwise `out`, a table, moves against it by
-  // this much.
-  Acc rate = 0;
+  // Given: `out` is a table, and moves against the gradient by this much. Else
+  // it gets the gradient.
+  std::optional<Acc> rate;
 
   template <int Bytes>
   TESSERA_LANES_INLINE void run() const;
@@ -91,10 +92,10 @@ struct GradRow {
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
       Out* const to = out + column + i * L::kCount;
-      if (run.rate != 0) {
+      if (run.rate.has_value()) {
         typename L::Vec row;
         load_lanes<Bytes>(to, row);
-        sums[i] = row - sums[i] * run.rate;
+        sums[i] = row - sums[i] * *run.rate;
       }
       store_lanes<Bytes, Out, Acc>(to, sums[i]);
     }
@@ -110,8 +111,8 @@ struct GradRow {
           sum += static_cast<Acc>(run.grad[at]) * factor;
         }
       }
-      if (run.rate != 0) {
-        sum = static_cast<Acc>(out[c]) - sum * run.rate;
+      if (run.rate.has_value()) {
+        sum = static_cast<Acc>(out[c]) - sum * *run.rate;
       }
       out[c] = static_cast<Out>(sum);
     }
@@ -129,7 +130,7 @@ TESSERA_LANES_INLINE void GradRun<T, Out>::prefetch_group(int64_t group) const {
       prefetch<kFirstCache, 64>(c + i);
     }
   };
-  if (rate != 0) {
+  if (rate.has_value()) {
     ask(out + rows[group] * stride, width);
   }
   // Rows with many entries are few.
@@ -182,31 +183,56 @@ std::vector<BagAcc<T>> entry_factors(
   return factors;
 }
 
-// Who won each maximum; nullptr for other modes.
-const int32_t* winners_of(BagMode mode, const at::Tensor& winners) {
-  return mode == BagMode::kMax ? winners.const_data_ptr<int32_t>() : nullptr;
-}
+// What both kinds of backward start from: the entries of a part, row after row,
+// and the gradient of their bags.
+struct GroupedGradient {
+  GroupedGradient(
+      const at::Tensor& bag_grad,
+      int64_t rows,
+      const BagPart& part,
+      const BagInput& bags,
+      BagMode bag_mode,
+      const std::optional<at::Tensor>& bag_winners)
+      : input(bags),
+        mode(bag_mode),
+        groups(group_by_row(BagReader(bags, rows, part), rows, &counts)),
+        grad(bag_grad.contiguous()) {
+    if (bag_winners.has_value()) {
+      winners = bag_winners->contiguous();
+    }
+  }
 
-// The gradients of all rows that have an entry in the part. `run` says
-// where they go; the rest of it is filled in here.
+  int64_t touched() const { return static_cast<int64_t>(groups.rows.size()); }
+
+  // Fills in what `run` takes from here, and makes all rows that have an entry
+  // in the part. Requires: `run` says where they go.
+  template <typename T, typename Out>
+  void make_rows(GradRun<T, Out> run) const;
+
+  const BagInput& input;
+  BagMode mode;
+  std::vector<int64_t> counts;
+  RowGroups groups;
+  at::Tensor grad;
+  at::Tensor winners;
+};
+
 template <typename T, typename Out>
-void run_groups(
-    const RowGroups& groups,
-    const BagInput& input,
-    BagMode mode,
-    const std::vector<int64_t>& counts,
-    GradRun<T, Out> run) {
+void GroupedGradient::make_rows(GradRun<T, Out> run) const {
   const auto factors = entry_factors<T>(groups, input, mode, counts);
+  run.grad = grad.const_data_ptr<T>();
+  run.width = grad.size(1);
   run.starts = groups.starts.data();
   run.bags = groups.bags.data();
   run.factors = factors.empty() ? nullptr : factors.data();
   run.places = groups.places.data();
-  const auto touched = static_cast<int64_t>(groups.rows.size());
+  run.winners =
+      mode == BagMode::kMax ? winners.const_data_ptr<int32_t>() : nullptr;
   const int64_t grain = std::max<int64_t>(
       1,
-      (1 << 15) * touched /
+      (1 << 15) * touched() /
           std::max<int64_t>(1, groups.starts.back() * run.width));
-  at::parallel_for(0, touched, grain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, touched(), grain, [&](int64_t begin, int64_t end) {
     auto share = run;
     share.begin = begin;
     share.end = end;
@@ -225,25 +251,17 @@ at::Tensor bags_backward_cpu(
     const std::optional<at::Tensor>& winners,
     bool sparse) {
   const int64_t width = grad.size(1);
-  const BagReader reader(input, rows, part);
-  std::vector<int64_t> counts;
-  const RowGroups groups = group_by_row(reader, rows, &counts);
-  const auto touched = static_cast<int64_t>(groups.rows.size());
-  const at::Tensor dense_grad = grad.contiguous();
-  const at::Tensor dense_winners =
-      winners.has_value() ? winners->contiguous() : at::Tensor();
+  const GroupedGradient grouped(grad, rows, part, input, mode, winners);
+  const int64_t touched = grouped.touched();
   at::Tensor out = sparse ? at::empty({touched, width}, grad.options())
                           : lazy_zeros({rows, width}, grad.options());
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "embedding_bag", [&] {
         GradRun<scalar_t> run{};
-        run.grad = dense_grad.const_data_ptr<scalar_t>();
-        run.width = width;
-        run.winners = winners_of(mode, dense_winners);
-        run.rows = sparse ? nullptr : groups.rows.data();
+        run.rows = sparse ? nullptr : grouped.groups.rows.data();
         run.out = out.mutable_data_ptr<scalar_t>();
         run.stride = width;
-        run_groups(groups, input, mode, counts, run);
+        grouped.make_rows(run);
       });
   if (!sparse) {
     return out;
@@ -251,8 +269,8 @@ at::Tensor bags_backward_cpu(
   const at::Tensor where =
       at::empty({1, touched}, grad.options().dtype(at::kLong));
   std::copy(
-      groups.rows.begin(),
-      groups.rows.end(),
+      grouped.groups.rows.begin(),
+      grouped.groups.rows.end(),
       where.mutable_data_ptr<int64_t>());
   return at::_sparse_coo_tensor_unsafe(
       where, out, {rows, width}, out.options().layout(at::kSparse), true);
@@ -266,28 +284,21 @@ void step_by_row_gradients(
     BagMode mode,
     const std::optional<at::Tensor>& winners,
     double rate) {
-  const BagReader reader(input, weight.size(0), part);
-  std::vector<int64_t> counts;
-  const RowGroups groups = group_by_row(reader, weight.size(0), &counts);
-  const at::Tensor dense_grad = grad.contiguous();
-  const at::Tensor dense_winners =
-      winners.has_value() ? winners->contiguous() : at::Tensor();
-  const auto with = [&]<typename T, typename Out>(GradRun<T, Out> run) {
-    run.grad = dense_grad.const_data_ptr<T>();
-    run.width = weight.size(1);
-    run.winners = winners_of(mode, dense_winners);
-    run.rows = groups.rows.data();
+  const GroupedGradient grouped(
+      grad, weight.size(0), part, input, mode, winners);
+  const auto step = [&]<typename T, typename Out>(GradRun<T, Out> run) {
+    run.rows = grouped.groups.rows.data();
     run.out = weight.mutable_data_ptr<Out>();
     run.stride = weight.stride(0);
     run.rate = static_cast<BagAcc<T>>(rate);
-    run_groups(groups, input, mode, counts, run);
+    grouped.make_rows(run);
   };
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, weight.scalar_type(), "embedding_bag", [&] {
         if (grad.scalar_type() == weight.scalar_type()) {
-          with(GradRun<scalar_t>{});
+          step(GradRun<scalar_t>{});
         } else {
-          with(GradRun<BagAcc<scalar_t>, scalar_t>{});
+          step(GradRun<BagAcc<scalar_t>, scalar_t>{});
         }
       });
 }

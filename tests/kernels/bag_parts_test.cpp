@@ -51,6 +51,31 @@ TEST(BagParts, WholeTableNeedsNoMerge) {
   EXPECT_TRUE(at::equal(all.values.select(1, 0), at::tensor({-5.0F, 0.0F})));
 }
 
+// A rate that is 0 in the table's dtype moves nothing: it must not be taken for
+// the wish to see the gradient.
+TEST(BagParts, AStepTooSmallLeavesTheTable) {
+  const BagInput input{longs({3, 0, 3, 1}), longs({0, 2})};
+  for (const auto mode : {BagMode::kSum, BagMode::kMean, BagMode::kMax}) {
+    for (const auto dtype : {at::kFloat, at::kHalf}) {
+      const at::Tensor table = at::arange(80).view({4, 20}).to(dtype);
+      const at::Tensor before = table.clone();
+      std::optional<at::Tensor> winners;
+      if (mode == BagMode::kMax) {
+        winners = embedding_bag_max_part(table, {0, 4}, input).winners;
+      }
+      embedding_bag_step_(
+          table,
+          at::ones({2, 20}, dtype),
+          {0, 4},
+          input,
+          mode,
+          winners,
+          /*rate=*/1e-60);
+      EXPECT_TRUE(at::equal(table, before));
+    }
+  }
+}
+
 // Equal values in several parts: the first entry wins, whoever holds it.
 TEST(BagParts, FirstOfEqualsWins) {
   const at::Tensor table = at::ones({4, 20});
