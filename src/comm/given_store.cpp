@@ -26,18 +26,12 @@ std::string host_name() {
 
 std::string host_key(int64_t rank) { return "host/" + std::to_string(rank); }
 
-void tell_host(c10d::Store& store, int64_t rank) {
-  const auto own = host_name();
-  store.set(host_key(rank), std::vector<uint8_t>(own.begin(), own.end()));
-}
-
 // Whether all ranks are on one machine. Requires: all have told.
 bool on_one_host(c10d::Store& store, int64_t size) {
   const auto own = host_name();
   bool one_host = !own.empty();
   for (int64_t other = 0; other < size; ++other) {
-    const auto theirs = store.get(host_key(other));
-    one_host &= std::string(theirs.begin(), theirs.end()) == own;
+    one_host &= get_text(store, host_key(other)) == own;
   }
   return one_host;
 }
@@ -67,7 +61,7 @@ StorePtr meet_in_store(
         "tessera/" + std::to_string(number), std::move(store));
     std::vector<int64_t> all(launch.size);
     std::iota(all.begin(), all.end(), 0);
-    tell_host(*store, launch.rank);
+    put_text(*store, host_key(launch.rank), host_name());
     missing = meet(*store, "world", launch.rank, all, timeout);
     if (missing.empty()) {
       launch.one_host = on_one_host(*store, launch.size);

@@ -9,6 +9,7 @@
 
 #include "comm/errors.h"
 #include "comm/rendezvous.h"
+#include "core/hash.h"
 
 namespace tessera::detail {
 
@@ -23,25 +24,6 @@ constexpr int kTag = 0x7e55;
 
 milliseconds since(Clock::time_point begin) {
   return std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
-}
-
-void put_text(
-    c10d::Store& store, const std::string& key, const std::string& text) {
-  store.set(key, std::vector<uint8_t>(text.begin(), text.end()));
-}
-
-std::string get_text(c10d::Store& store, const std::string& key) {
-  const auto bytes = store.get(key);
-  return {bytes.begin(), bytes.end()};
-}
-
-// Equal for equal names, in every process.
-int64_t subject_of(std::string_view collective) {
-  uint64_t hash = 14695981039346656037U;
-  for (const char c : collective) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  }
-  return static_cast<int64_t>(hash);
 }
 
 // "group [0, 1] (mesh dim 'tp' of DeviceMesh(...))"
@@ -159,7 +141,8 @@ void Group::break_off(const std::string& error) {
 Exchange::Exchange(Group& group, const Call& call)
     : group_(group),
       call_(call),
-      subject_(subject_of(call.collective)),
+      subject_(static_cast<int64_t>(
+          hash_combine(0, std::string_view(call.collective)))),
       begin_(Clock::now()) {
   TORCH_CHECK(
       group.error_.empty(),
@@ -183,44 +166,34 @@ size_t Exchange::add(Message message) {
   return messages_.size() - 1;
 }
 
-size_t Exchange::start_receive(int64_t peer, const at::Tensor& into, int tag) {
-  std::vector<at::Tensor> tensors{into};
+size_t Exchange::start(
+    Way way, int64_t peer, const at::Tensor& tensor, int tag) {
+  std::vector<at::Tensor> tensors{tensor};
+  auto& backend = *group_.backend_.backend;
+  const auto rank = static_cast<int>(peer);
   try {
-    auto& backend = *group_.backend_.backend;
     return add(
-        {.work = backend.recv(tensors, static_cast<int>(peer), tag),
+        {.work = way == Way::In ? backend.recv(tensors, rank, tag)
+                                : backend.send(tensors, rank, tag),
          .peer = peer,
-         .received = true});
-  } catch (const std::exception& error) {
-    fail(peer, cause_of(error));
-  }
-}
-
-size_t Exchange::start_send(int64_t peer, const at::Tensor& from, int tag) {
-  std::vector<at::Tensor> tensors{from};
-  try {
-    auto& backend = *group_.backend_.backend;
-    return add(
-        {.work = backend.send(tensors, static_cast<int>(peer), tag),
-         .peer = peer,
-         .received = false});
+         .way = way});
   } catch (const std::exception& error) {
     fail(peer, cause_of(error));
   }
 }
 
 size_t Exchange::receive(int64_t peer, const at::Tensor& into, int lane) {
-  if (into.numel() == 0) return add({.peer = peer, .received = true});
+  if (into.numel() == 0) return add({.peer = peer, .way = Way::In});
   if (!group_.neighbours_[peer].letters) {
-    return start_receive(peer, into, kTag + lane);
+    return start(Way::In, peer, into, kTag + lane);
   }
-  return add({.peer = peer, .received = true, .into = into, .lane = lane});
+  return add({.peer = peer, .way = Way::In, .into = into, .lane = lane});
 }
 
 size_t Exchange::send(int64_t peer, const at::Tensor& from, int lane) {
-  if (from.numel() == 0) return add({.peer = peer, .received = false});
+  if (from.numel() == 0) return add({.peer = peer, .way = Way::Out});
   if (!group_.neighbours_[peer].reads_ours) {
-    return start_send(peer, from, kTag + lane);
+    return start(Way::Out, peer, from, kTag + lane);
   }
   Letter letter{};
   letter.bytes = static_cast<int64_t>(from.nbytes());
@@ -236,10 +209,10 @@ size_t Exchange::send(int64_t peer, const at::Tensor& from, int lane) {
     fail(peer, "it does not read what is sent to it");
   }
   if (letter.place != Letter::kElsewhere) {
-    return add({.peer = peer, .received = false});
+    return add({.peer = peer, .way = Way::Out});
   }
-  const int number = ++detours(/*received=*/false, peer, lane);
-  return start_send(peer, from, kTag + kLanes * number + lane);
+  const int number = ++detours(Way::Out, peer, lane);
+  return start(Way::Out, peer, from, kTag + kLanes * number + lane);
 }
 
 std::optional<int64_t> Exchange::lay(const at::Tensor& from) {
@@ -255,9 +228,9 @@ std::optional<int64_t> Exchange::lay(const at::Tensor& from) {
   return place;
 }
 
-int& Exchange::detours(bool received, int64_t peer, int lane) {
+int& Exchange::detours(Way way, int64_t peer, int lane) {
   detours_.resize(2 * group_.ranks().size() * kLanes);
-  return detours_[(peer * 2 + (received ? 1 : 0)) * kLanes + lane];
+  return detours_[(peer * 2 + (way == Way::In ? 1 : 0)) * kLanes + lane];
 }
 
 void Exchange::take_letter(int64_t peer, int lane, const at::Tensor& into) {
@@ -287,9 +260,9 @@ void Exchange::take_letter(int64_t peer, int lane, const at::Tensor& into) {
   if (letter.place == Letter::kInside) {
     std::memcpy(into.mutable_data_ptr(), letter.text.data(), into.nbytes());
   } else if (letter.place == Letter::kElsewhere) {
-    const int number = ++detours(/*received=*/true, peer, lane);
+    const int number = ++detours(Way::In, peer, lane);
     wait_for_work(
-        messages_[start_receive(peer, into, kTag + kLanes * number + lane)]);
+        messages_[start(Way::In, peer, into, kTag + kLanes * number + lane)]);
   } else {
     them.outbox->take(letter.place, into.mutable_data_ptr(), into.nbytes());
   }
@@ -325,7 +298,7 @@ void Exchange::finish() {
   // What comes first: a message that made a detour leaves its rank when it is
   // asked for.
   for (size_t i = 0; i < messages_.size(); ++i) {
-    if (messages_[i].received) wait(i);
+    if (messages_[i].way == Way::In) wait(i);
   }
   for (auto& message : messages_) wait_for_work(message);
   messages_.clear();

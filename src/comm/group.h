@@ -105,27 +105,29 @@ class Exchange {
   void finish();
 
  private:
+  enum class Way : uint8_t { In, Out };
+
   // One that is on its way.
   struct Message {
     // Null: there is nothing to wait for, or it comes as a letter.
     c10::intrusive_ptr<c10d::Work> work = nullptr;
     int64_t peer;
-    bool received;
+    Way way;
     // Of one that comes as a letter: where it goes, until it has come.
     at::Tensor into = {};
     int lane = 0;
   };
 
   size_t add(Message message);
-  size_t start_receive(int64_t peer, const at::Tensor& into, int tag);
-  size_t start_send(int64_t peer, const at::Tensor& from, int tag);
+  // Over the backend.
+  size_t start(Way way, int64_t peer, const at::Tensor& tensor, int tag);
   void wait_for_work(Message& message);
   // Takes the next letter of a lane, and what it speaks of.
   void take_letter(int64_t peer, int lane, const at::Tensor& into);
   // Where a message to others lies in the outbox; nothing: there is no room.
   std::optional<int64_t> lay(const at::Tensor& from);
   // What has gone by the backend though it was announced by letter.
-  int& detours(bool received, int64_t peer, int lane);
+  int& detours(Way way, int64_t peer, int lane);
   Deadline deadline() const { return begin_ + call_.timeout; }
   // Throws, and breaks the group off.
   [[noreturn]] void fail(int64_t peer, const std::string& cause) const;

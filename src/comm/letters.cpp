@@ -25,7 +25,6 @@ constexpr size_t kLine = 64;
 // A writer that has died wakes nobody: readers look after it this often.
 constexpr milliseconds kPatience{50};
 
-// The first line of a range belongs to SharedRange.
 struct Front {
   alignas(kLine) std::atomic<uint32_t> closed;
 };
@@ -39,7 +38,7 @@ struct Box {
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-constexpr size_t kFrontAt = kLine;
+constexpr size_t kFrontAt = SharedRange::kReserved;
 constexpr size_t kBoxesAt = kFrontAt + sizeof(Front);
 
 Front& front(const SharedRange& range) {

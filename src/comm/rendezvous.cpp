@@ -55,6 +55,16 @@ std::string name_ranks(const std::vector<int64_t>& ranks) {
   return text;
 }
 
+void put_text(
+    c10d::Store& store, const std::string& key, const std::string& text) {
+  store.set(key, std::vector<uint8_t>(text.begin(), text.end()));
+}
+
+std::string get_text(c10d::Store& store, const std::string& key) {
+  const auto bytes = store.get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
 std::vector<int64_t> meet(
     c10d::Store& store,
     const std::string& name,

@@ -33,6 +33,11 @@ std::vector<int64_t> meet(
     const std::vector<int64_t>& ranks,
     std::chrono::milliseconds timeout);
 
+// Texts as values of a store. get_text waits until there is one.
+void put_text(
+    c10d::Store& store, const std::string& key, const std::string& text);
+std::string get_text(c10d::Store& store, const std::string& key);
+
 // "rank 3" or "ranks 1, 3".
 std::string name_ranks(const std::vector<int64_t>& ranks);
 

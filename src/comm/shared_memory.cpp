@@ -33,7 +33,8 @@ struct MessageHead {
 };
 static_assert(std::atomic<int32_t>::is_always_lock_free);
 
-constexpr size_t kFirstPlace = kLine;
+static_assert(sizeof(RangeHead) <= SharedRange::kReserved);
+constexpr size_t kFirstPlace = SharedRange::kReserved;
 constexpr size_t kHeadBytes = kLine;
 
 size_t whole_lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
@@ -61,20 +62,23 @@ size_t shared_memory_bytes() {
   return megabytes << 20;
 }
 
+bool SharedRange::map(size_t bytes) {
+  void* memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  if (memory == MAP_FAILED) return false;
+  data_ = static_cast<char*>(memory);
+  bytes_ = bytes;
+  return true;
+}
+
 std::unique_ptr<SharedRange> SharedRange::create(size_t bytes) {
   std::unique_ptr<SharedRange> range(new SharedRange);
   range->file_ = memfd_create("tessera", MFD_CLOEXEC);
   if (range->file_ < 0 ||
-      ftruncate(range->file_, static_cast<off_t>(bytes)) != 0) {
+      ftruncate(range->file_, static_cast<off_t>(bytes)) != 0 ||
+      !range->map(bytes)) {
     return nullptr;
   }
-  void* memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, range->file_, 0);
-  if (memory == MAP_FAILED) {
-    return nullptr;
-  }
-  range->data_ = static_cast<char*>(memory);
-  range->bytes_ = bytes;
   std::random_device random;
   const uint64_t mark = static_cast<uint64_t>(random()) << 32 | random();
   reinterpret_cast<RangeHead*>(range->data_)->mark = mark;
@@ -100,16 +104,9 @@ std::unique_ptr<SharedRange> SharedRange::open(const std::string& name) {
   range->file_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   struct stat status {};
   if (range->file_ < 0 || fstat(range->file_, &status) != 0 ||
-      status.st_size != static_cast<off_t>(bytes)) {
+      status.st_size != static_cast<off_t>(bytes) || !range->map(bytes)) {
     return nullptr;
   }
-  void* memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, range->file_, 0);
-  if (memory == MAP_FAILED) {
-    return nullptr;
-  }
-  range->data_ = static_cast<char*>(memory);
-  range->bytes_ = bytes;
   range->name_ = name;
   range->process_ = process;
   const bool same =

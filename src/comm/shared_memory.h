@@ -15,6 +15,9 @@ namespace tessera::detail {
 // A range of memory that other processes can map.
 class SharedRange {
  public:
+  // The first bytes of a range are not for use.
+  static constexpr size_t kReserved = 64;
+
   // Null where the system gives no such memory.
   static std::unique_ptr<SharedRange> create(size_t bytes);
   // Maps another process's by its name. Null where that cannot be reached, as
@@ -28,12 +31,14 @@ class SharedRange {
   const std::string& name() const { return name_; }
   // Whose it is.
   int64_t process() const { return process_; }
-  // All zeros at first. The first 64 bytes are not for use.
+  // All zeros at first, but for what is reserved.
   char* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
  private:
   SharedRange() = default;
+  // Makes `bytes` bytes of the file memory. False if that cannot be.
+  bool map(size_t bytes);
 
   std::string name_;
   int64_t process_ = 0;

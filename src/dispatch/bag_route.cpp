@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <numeric>
 #include <vector>
+
+#include "comm/result.h"
 
 namespace tessera::detail {
 
@@ -31,10 +32,6 @@ class Owners {
 };
 
 constexpr int32_t kStays = -1;
-
-int64_t total(const Parts& parts) {
-  return std::accumulate(parts.begin(), parts.end(), int64_t{0});
-}
 
 template <typename Index, typename Sent>
 class Router {

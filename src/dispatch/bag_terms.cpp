@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
+#include "comm/result.h"
 #include "dispatch/decompose.h"
 
 namespace tessera::detail {
@@ -12,10 +12,6 @@ namespace {
 
 int64_t size_of(at::ScalarType dtype) {
   return static_cast<int64_t>(c10::elementSize(dtype));
-}
-
-int64_t total(const Parts& parts) {
-  return std::accumulate(parts.begin(), parts.end(), int64_t{0});
 }
 
 // Both as in docs/embedding_bags.md, of a forward pass. The backward passes
