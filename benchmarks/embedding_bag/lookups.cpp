@@ -115,7 +115,6 @@ BagWayRun plain_way(
 
 std::vector<BagLookup> sharded_lookups(
     const BagSize& size, int64_t rank, int64_t ranks) {
-  using sharded::BagWay;
   const auto grad = bag_gradient(size);
   std::vector<BagLookup> lookups;
   for (const int64_t dim : {0, 1}) {

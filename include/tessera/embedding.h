@@ -28,6 +28,14 @@ enum class LookupWay : uint8_t {
   Exchange,
 };
 
+// How bags of a table that is cut by rows come to the rank that asks for them.
+// All give the same; see docs/embedding_bags.md for what they send.
+enum class BagWay : uint8_t {
+  Cheapest,  // whichever of the two sends fewer bytes, over all ranks
+  Pooled,    // each owner pools its entries of a bag and sends the result
+  Rows,      // each distinct row is sent once, and pooled where it is asked for
+};
+
 struct EmbeddingOptions {
   LookupWay way = LookupWay::Cheapest;
   // Whether embedding_renorm_ (the max_norm of modules) may renormalise

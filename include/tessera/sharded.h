@@ -20,6 +20,7 @@
 
 #include "tessera/distribute.h"
 #include "tessera/dtensor.h"
+#include "tessera/embedding.h"
 #include "tessera/export.h"
 
 namespace tessera {
@@ -121,14 +122,6 @@ TESSERA_API std::ostream& operator<<(
     std::ostream& out, const ShardedTensor& tensor);
 
 namespace sharded {
-
-// How bags of a table that is cut by rows come to the rank that asks for them.
-// All give the same; see docs/embedding_bags.md for what they send.
-enum class BagWay : uint8_t {
-  Cheapest,  // whichever of the two sends fewer bytes, over all ranks
-  Pooled,    // each owner pools its entries of a bag and sends the result
-  Rows,      // each distinct row is sent once, and pooled where it is asked for
-};
 
 // Gradient descent on the rows that were looked up: as the backward pass comes
 // by, row -= lr * gradient, in place. Nothing else of the table is read or

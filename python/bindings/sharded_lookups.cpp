@@ -12,7 +12,6 @@ namespace tessera::python {
 namespace {
 
 using sharded::BagInput;
-using sharded::BagWay;
 using sharded::EmbeddingBagFuncOptions;
 using sharded::EmbeddingFuncOptions;
 using sharded::RowSgd;

@@ -163,7 +163,7 @@ BagQuery checked_query(
   query.max_norm = options.max_norm;
   query.norm_type = options.norm_type;
   query.step = checked_step(kRow, options.update, weight);
-  query.path = BagPath::Rows;  // a bag of one is never longer than its row
+  query.way = BagWay::Rows;  // a bag of one is never longer than its row
   return query;
 }
 
@@ -180,17 +180,7 @@ BagQuery checked_query(
   query.max_norm = options.max_norm;
   query.norm_type = options.norm_type;
   query.step = checked_step(kBag, options.update, weight);
-  switch (options.way) {
-    case sharded::BagWay::Cheapest:
-      query.path = BagPath::Cheapest;
-      break;
-    case sharded::BagWay::Pooled:
-      query.path = BagPath::Pooled;
-      break;
-    case sharded::BagWay::Rows:
-      query.path = BagPath::Rows;
-      break;
-  }
+  query.way = options.way;
   return query;
 }
 

@@ -113,7 +113,7 @@ int64_t BagQuery::fingerprint() const {
   hash = hash_combine(hash, std::bit_cast<uint64_t>(norm_type));
   hash = hash_combine(hash, static_cast<uint64_t>(step.has_value()));
   hash = hash_combine(hash, std::bit_cast<uint64_t>(step.value_or(0)));
-  return static_cast<int64_t>(hash_combine(hash, static_cast<uint64_t>(path)));
+  return static_cast<int64_t>(hash_combine(hash, static_cast<uint64_t>(way)));
 }
 
 BagVisit::BagVisit(

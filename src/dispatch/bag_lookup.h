@@ -13,15 +13,9 @@
 #include "comm/collectives.h"
 #include "dispatch/tensor.h"
 #include "kernels/bag.h"
+#include "tessera/embedding.h"
 
 namespace tessera::detail {
-
-// How bags of a table that is cut by rows come to the rank that asks.
-enum class BagPath : uint8_t {
-  Cheapest,  // whichever sends fewer bytes, over all ranks
-  Pooled,    // each owner pools its entries of a bag and sends the result
-  Rows,      // each distinct row is sent once and pooled where it is asked for
-};
 
 // What is asked of the table: alike on every rank.
 struct BagQuery {
@@ -32,7 +26,7 @@ struct BagQuery {
   bool reads_padding = false;
   std::optional<double> max_norm = std::nullopt;
   double norm_type = 2;
-  BagPath path = BagPath::Cheapest;
+  BagWay way = BagWay::Cheapest;
   // The backward pass moves the rows against their gradient by this much, in
   // place, and leaves no gradient.
   std::optional<double> step = std::nullopt;

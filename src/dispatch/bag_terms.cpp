@@ -59,8 +59,8 @@ BagTerms settle_terms(
   // Winners are counted from 0, and one number is kept for "none".
   terms.winner_dtype =
       sum.longest <= std::numeric_limits<uint8_t>::max() ? at::kByte : at::kInt;
-  terms.pooled = query.path == BagPath::Pooled;
-  if (query.path == BagPath::Cheapest) {
+  terms.pooled = query.way == BagWay::Pooled;
+  if (query.way == BagWay::Cheapest) {
     const auto bytes = bytes_of(table, query, terms, sum);
     terms.pooled = bytes.pooled < bytes.rows;
   }

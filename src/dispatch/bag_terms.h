@@ -10,7 +10,7 @@
 namespace tessera::detail {
 
 struct BagTerms {
-  bool pooled = true;    // BagPath::Pooled or Rows
+  bool pooled = true;    // BagWay::Pooled or Rows
   bool silent = true;    // every entry's row lies where it is asked for
   bool factors = false;  // some rank has factors
   bool factors_need_grad = false;  // likewise

@@ -263,7 +263,7 @@ BagTrade make_trade(
     trade.counts =
         bag_counts(trade.own).clamp_min_(1).to(sum_dtype).unsqueeze(1);
   }
-  if (query.path != BagPath::Pooled) {
+  if (query.way != BagWay::Pooled) {
     trade.wanted = route_rows(
         trade.own.indices.cpu().index_select(0, trade.route.places), bounds);
   }

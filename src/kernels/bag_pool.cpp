@@ -4,10 +4,9 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
-#include <vector>
-
 #include "kernels/bag_lanes.h"
 #include "kernels/bag_reader.h"
+#include "kernels/bag_runs.h"
 
 namespace tessera::detail {
 
@@ -19,11 +18,7 @@ struct PoolRun {
   using Acc = BagAcc<T>;
 
   BagTable<T> table;
-  const int64_t* rows;  // Lookahead::kMost more than there are may be read
-  const Acc* factors;   // one for each row, or nullptr
-  const int64_t* ends;
-  const int64_t* counts;  // what to divide by, or nullptr
-  int64_t bags;
+  BagRun<T> in;
   Out* out;
 
   template <int Bytes>
@@ -47,7 +42,7 @@ struct PoolBag {
       int64_t column, typename L::Vec (&sums)[N]) const {
     constexpr int kBytes = N * L::kCount * sizeof(T);
     const T* table = run.table.data + column;
-    const int64_t* rows = run.rows;
+    const int64_t* rows = run.in.rows;
     const int64_t stride = run.table.stride;
     const Lookahead ahead = run.table.ahead;
     for (int64_t e = begin; e < end; ++e) {
@@ -59,7 +54,7 @@ struct PoolBag {
         typename L::Vec v;
         load_lanes<Bytes>(row + i * L::kCount, v);
         if constexpr (Weighted) {
-          v *= run.factors[e];
+          v *= run.in.factors[e];
         }
         sums[i] += v;
       }
@@ -69,14 +64,14 @@ struct PoolBag {
   template <int N>
   TESSERA_LANES_INLINE void block(int64_t column) const {
     typename L::Vec sums[N] = {};
-    if (run.factors != nullptr) {
+    if (run.in.factors != nullptr) {
       sum<N, true>(column, sums);
     } else {
       sum<N, false>(column, sums);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
-      if (run.counts != nullptr) {
+      if (run.in.counts != nullptr) {
         sums[i] /= divisor;
       }
       store_lanes<Bytes, Out, Acc>(out + column + i * L::kCount, sums[i]);
@@ -86,15 +81,16 @@ struct PoolBag {
   TESSERA_LANES_INLINE void rest(int64_t column, int64_t count) const {
     Acc sums[L::kCount] = {};
     for (int64_t e = begin; e < end; ++e) {
-      const T* row = run.table.data + run.rows[e] * run.table.stride + column;
-      const Acc factor = run.factors != nullptr ? run.factors[e] : Acc(1);
+      const T* row =
+          run.table.data + run.in.rows[e] * run.table.stride + column;
+      const Acc factor = run.in.factors != nullptr ? run.in.factors[e] : Acc(1);
       for (int64_t c = 0; c < count; ++c) {
         sums[c] += static_cast<Acc>(row[c]) * factor;
       }
     }
     for (int64_t c = 0; c < count; ++c) {
-      out[column + c] =
-          static_cast<Out>(run.counts != nullptr ? sums[c] / divisor : sums[c]);
+      out[column + c] = static_cast<Out>(
+          run.in.counts != nullptr ? sums[c] / divisor : sums[c]);
     }
   }
 };
@@ -103,17 +99,18 @@ template <typename T, typename Out>
 template <int Bytes>
 TESSERA_LANES_INLINE void PoolRun<T, Out>::run() const {
   const int64_t width = table.width;
-  if (bags > 0 && ends[bags - 1] > 0) {
-    table.prefetch_first(rows);
+  if (in.bags > 0 && in.ends[in.bags - 1] > 0) {
+    table.prefetch_first(in.rows);
   }
   int64_t begin = 0;
-  for (int64_t b = 0; b < bags; ++b) {
+  for (int64_t b = 0; b < in.bags; ++b) {
     // A bag without entries divides its zeros by one.
-    const int64_t count = counts != nullptr && counts[b] > 0 ? counts[b] : 1;
+    const int64_t count =
+        in.counts != nullptr && in.counts[b] > 0 ? in.counts[b] : 1;
     const PoolBag<T, Out, Bytes> bag{
-        *this, begin, ends[b], static_cast<Acc>(count), out + b * width};
+        *this, begin, in.ends[b], static_cast<Acc>(count), out + b * width};
     for_column_blocks<Lanes<Acc, Bytes>::kCount>(width, bag);
-    begin = ends[b];
+    begin = in.ends[b];
   }
 }
 
@@ -124,41 +121,16 @@ void pool_bags(
     const BagInput& input,
     BagMode mode,
     at::Tensor& out) {
-  using Acc = BagAcc<T>;
   const int64_t width = weight.size(1);
-  const int64_t* own_counts = mean_counts(input, reader.bags());
-  at::Tensor factors;
-  if (input.per_sample_weights.has_value()) {
-    factors = input.per_sample_weights->contiguous();
-  }
+  const BagRuns<T> runs(reader, input, mode);
   at::parallel_for(
       0, reader.bags(), reader.grain(width), [&](int64_t begin, int64_t end) {
-        BagEntries entries;
-        std::vector<Acc> entry_factors;
-        for (int64_t b = begin, next = 0; b < end; b = next) {
-          next = reader.run_end(b, end);
-          reader.read(b, next, factors.defined(), entries);
-          if (factors.defined()) {
-            const T* all = factors.const_data_ptr<T>();
-            entry_factors.clear();
-            for (int64_t e = 0; e < entries.held; ++e) {
-              entry_factors.push_back(static_cast<Acc>(all[entries.places[e]]));
-            }
-          }
-          const int64_t* counts = nullptr;
-          if (mode == BagMode::kMean) {
-            counts =
-                own_counts != nullptr ? own_counts + b : entries.counts.data();
-          }
+        runs.each(begin, end, [&](const BagRun<T>& run) {
           run_on_lanes(PoolRun<T, Out>{
               BagTable<T>(weight),
-              entries.rows.data(),
-              factors.defined() ? entry_factors.data() : nullptr,
-              entries.ends.data(),
-              counts,
-              next - b,
-              out.mutable_data_ptr<Out>() + b * width});
-        }
+              run,
+              out.mutable_data_ptr<Out>() + run.begin * width});
+        });
       });
 }
 

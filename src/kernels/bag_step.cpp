@@ -8,11 +8,11 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "kernels/bag_backward.h"
 #include "kernels/bag_lanes.h"
 #include "kernels/bag_reader.h"
+#include "kernels/bag_runs.h"
 
 namespace tessera::detail {
 
@@ -22,12 +22,8 @@ namespace {
 template <typename T>
 struct StepRun {
   BagTable<T> table;
-  T* data;              // the table's
-  const int64_t* rows;  // Lookahead::kMost more than there are may be read
-  const T* factors;     // one for each row, or nullptr
-  const int64_t* ends;
-  const int64_t* counts;  // what gradients are divided by, or nullptr
-  int64_t bags;
+  T* data;  // the table's
+  BagRun<T> in;
   const T* grad;
   T rate;
 
@@ -51,7 +47,7 @@ struct StepBag {
       int64_t column, const typename L::Vec (&moves)[N]) const {
     constexpr int kBytes = N * L::kCount * sizeof(T);
     T* table = run.data + column;
-    const int64_t* rows = run.rows;
+    const int64_t* rows = run.in.rows;
     const int64_t stride = run.table.stride;
     const Lookahead ahead = run.table.ahead;
     for (int64_t e = begin; e < end; ++e) {
@@ -63,7 +59,7 @@ struct StepBag {
         typename L::Vec v;
         load_lanes<Bytes>(row + i * L::kCount, v);
         if constexpr (Weighted) {
-          v -= moves[i] * run.factors[e];
+          v -= moves[i] * run.in.factors[e];
         } else {
           v -= moves[i];
         }
@@ -80,7 +76,7 @@ struct StepBag {
       load_lanes<Bytes>(grad + column + i * L::kCount, moves[i]);
       moves[i] *= rate;
     }
-    if (run.factors != nullptr) {
+    if (run.in.factors != nullptr) {
       step<N, true>(column, moves);
     } else {
       step<N, false>(column, moves);
@@ -89,8 +85,8 @@ struct StepBag {
 
   TESSERA_LANES_INLINE void rest(int64_t column, int64_t count) const {
     for (int64_t e = begin; e < end; ++e) {
-      T* row = run.data + run.rows[e] * run.table.stride + column;
-      const T factor = run.factors != nullptr ? run.factors[e] : T(1);
+      T* row = run.data + run.in.rows[e] * run.table.stride + column;
+      const T factor = run.in.factors != nullptr ? run.in.factors[e] : T(1);
       for (int64_t c = 0; c < count; ++c) {
         row[c] -= grad[column + c] * rate * factor;
       }
@@ -102,18 +98,23 @@ template <typename T>
 template <int Bytes>
 TESSERA_LANES_INLINE void StepRun<T>::run() const {
   const int64_t width = table.width;
-  if (bags > 0 && ends[bags - 1] > 0) {
-    table.prefetch_first(rows);
+  if (in.bags > 0 && in.ends[in.bags - 1] > 0) {
+    table.prefetch_first(in.rows);
   }
   int64_t begin = 0;
-  for (int64_t b = 0; b < bags; ++b) {
-    const int64_t count = counts != nullptr && counts[b] > 0 ? counts[b] : 1;
+  for (int64_t b = 0; b < in.bags; ++b) {
+    const int64_t count =
+        in.counts != nullptr && in.counts[b] > 0 ? in.counts[b] : 1;
     const StepBag<T, Bytes> bag{
-        *this, begin, ends[b], grad + b * width, rate / static_cast<T>(count)};
-    if (begin < ends[b]) {
+        *this,
+        begin,
+        in.ends[b],
+        grad + b * width,
+        rate / static_cast<T>(count)};
+    if (begin < in.ends[b]) {
       for_column_blocks<Lanes<T, Bytes>::kCount>(width, bag);
     }
-    begin = ends[b];
+    begin = in.ends[b];
   }
 }
 
@@ -127,34 +128,15 @@ void step_part(
     BagMode mode,
     T rate) {
   const int64_t width = weight.size(1);
-  const int64_t* own_counts = mean_counts(input, reader.bags());
-  BagEntries entries;
-  std::vector<T> entry_factors;
-  for (int64_t b = 0, next = 0; b < reader.bags(); b = next) {
-    next = reader.run_end(b, reader.bags());
-    reader.read(b, next, input.per_sample_weights.has_value(), entries);
-    entry_factors.clear();
-    if (input.per_sample_weights.has_value()) {
-      const T* all = input.per_sample_weights->const_data_ptr<T>();
-      for (int64_t e = 0; e < entries.held; ++e) {
-        entry_factors.push_back(all[entries.places[e]]);
-      }
-    }
-    const int64_t* counts = nullptr;
-    if (mode == BagMode::kMean) {
-      counts = own_counts != nullptr ? own_counts + b : entries.counts.data();
-    }
-    run_on_lanes(StepRun<T>{
-        BagTable<T>(weight),
-        weight.mutable_data_ptr<T>(),
-        entries.rows.data(),
-        input.per_sample_weights.has_value() ? entry_factors.data() : nullptr,
-        entries.ends.data(),
-        counts,
-        next - b,
-        grad.const_data_ptr<T>() + b * width,
-        rate});
-  }
+  BagRuns<T>(reader, input, mode)
+      .each(0, reader.bags(), [&](const BagRun<T>& run) {
+        run_on_lanes(StepRun<T>{
+            BagTable<T>(weight),
+            weight.mutable_data_ptr<T>(),
+            run,
+            grad.const_data_ptr<T>() + run.begin * width,
+            rate});
+      });
   reader.check_range();
 }
 
@@ -174,10 +156,6 @@ void step_rows_cpu(
     step_by_row_gradients(weight, grad, part, input, mode, winners, rate);
     return;
   }
-  BagInput ordered = input;
-  if (input.per_sample_weights.has_value()) {
-    ordered.per_sample_weights = input.per_sample_weights->contiguous();
-  }
   const at::Tensor dense_grad = grad.contiguous();
   // Each thread takes some of the rows, with all their entries: whatever their
   // number, a row's entries come one after the other.
@@ -192,8 +170,8 @@ void step_rows_cpu(
       step_part<scalar_t>(
           weight.slice(0, begin, end),
           dense_grad,
-          BagReader(ordered, end - begin, some),
-          ordered,
+          BagReader(input, end - begin, some),
+          input,
           mode,
           static_cast<scalar_t>(rate));
     });

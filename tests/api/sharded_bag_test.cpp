@@ -6,8 +6,8 @@
 #include "tests/api/sharded_cases.h"
 
 namespace ts = tessera;
+using ts::BagWay;
 using ts::sharded::BagInput;
-using ts::sharded::BagWay;
 using ts::sharded::EmbeddingBagFuncOptions;
 using ts::sharded::RowSgd;
 using ts::testing::bags_of;

@@ -273,7 +273,7 @@ class CaseMaker {
     const std::vector<std::string> modes{"sum", "mean", "max"};
     c.options.mode = modes[below(3)];
     c.options.include_last_offset = one_in(3);
-    c.options.way = static_cast<sharded::BagWay>(below(3));
+    c.options.way = static_cast<BagWay>(below(3));
     const int64_t rows = c.table.size(0);
     if (one_in(2)) {
       c.options.padding_idx = below(2 * rows) - rows;

@@ -7,8 +7,8 @@
 
 namespace ts = tessera;
 using Bytes = std::map<std::string, int64_t>;
+using ts::BagWay;
 using ts::sharded::BagInput;
-using ts::sharded::BagWay;
 using ts::sharded::EmbeddingBagFuncOptions;
 using ts::testing::bags_of;
 using ts::testing::exact_values;

@@ -7,8 +7,8 @@
 #include "tests/api/sharded_cases.h"
 
 namespace ts = tessera;
+using ts::BagWay;
 using ts::sharded::BagInput;
-using ts::sharded::BagWay;
 using ts::testing::bags_of;
 using ts::testing::exact_values;
 using ts::testing::expect_bags_as_on_one_device;

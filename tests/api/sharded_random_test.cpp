@@ -48,9 +48,7 @@ TEST(ShardedRandom, WaysAgree) {
       auto c = CaseMaker(static_cast<uint64_t>(90000 + trial)).make(4);
       c.dim = 0;
       for (const auto way :
-           {ts::sharded::BagWay::Pooled,
-            ts::sharded::BagWay::Rows,
-            ts::sharded::BagWay::Cheapest}) {
+           {ts::BagWay::Pooled, ts::BagWay::Rows, ts::BagWay::Cheapest}) {
         c.options.way = way;
         ASSERT_EQ(sharded_failure(c, mesh), "");
       }

@@ -127,7 +127,7 @@ TEST_F(Cuda, BagsOfEveryLayoutAndMode) {
 
 // Each rank's own bags, with a gradient and with an update in its place.
 TEST_F(Cuda, ShardedBagsAndTheirUpdates) {
-  using ts::sharded::BagWay;
+  using ts::BagWay;
   const auto value = torch::arange(54, torch::kFloat).view({9, 6}).sin();
   const auto indices = torch::arange(32).mul(5).remainder(9).view({8, 4});
   const auto grad = torch::arange(48, torch::kFloat).view({8, 6}).cos();
