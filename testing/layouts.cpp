@@ -321,6 +321,14 @@ c10::ScalarType coarser(c10::ScalarType a, c10::ScalarType b) {
   return tolerance_of(a).relative >= tolerance_of(b).relative ? a : b;
 }
 
+std::string mesh_name(c10::IntArrayRef shape) {
+  std::string name;
+  for (const int64_t size : shape) {
+    name += (name.empty() ? "" : "x") + std::to_string(size);
+  }
+  return name;
+}
+
 std::string difference(
     const at::Tensor& actual,
     const at::Tensor& expected,

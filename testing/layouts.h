@@ -55,6 +55,9 @@ std::vector<Placements> layouts(
 Placements random_layout(
     const at::Tensor& value, const DeviceMesh& mesh, std::mt19937_64& random);
 
+// As "2x2", for the names of tests.
+std::string mesh_name(c10::IntArrayRef shape);
+
 // Layouts for several tensors at once: all combinations on a 1-d mesh where
 // they are at most `limit`, otherwise `limit` of them drawn at random. The
 // first replicates all.

@@ -13,23 +13,25 @@
 namespace tessera {
 
 // The ways of indices that are sharded over the ranks which share the rows of a
-// table. The table never moves; both give the same rows, in the layout of the
-// indices.
+// table. The table never moves; both give the same rows or bags, in the layout
+// of the indices.
 enum class LookupWay : uint8_t {
   // Whichever the cost function finds cheaper.
   Cheapest,
   // Every rank gets all indices, looks its own rows up, and a reduce-scatter
-  // deals the rows out. Two collectives; sends each row once a rank.
+  // deals the rows out. Two collectives; sends each row or bag once a rank.
   Gather,
   // Each distinct index goes to the rank that holds its row, and the row comes
-  // back. Three collectives; sends only what is asked for. Where a table's rows
-  // are cut by several mesh dimensions, or its shards are meta tensors, Gather
-  // is used instead.
+  // back; of bags, the rows or what they are pooled to. Three collectives;
+  // sends only what is asked for. Where a table's rows are cut by several mesh
+  // dimensions, its shards are meta tensors, or indices are not cut between
+  // bags, Gather is used instead.
   Exchange,
 };
 
-// How bags of a table that is cut by rows come to the rank that asks for them.
-// All give the same; see docs/embedding_bags.md for what they send.
+// How an exchange brings bags of a table that is cut by rows to the rank that
+// asks for them: rank by rank with a ShardedTensor, or LookupWay::Exchange. All
+// give the same; see docs/embedding_bags.md for what they send.
 enum class BagWay : uint8_t {
   Cheapest,  // whichever of the two sends fewer bytes, over all ranks
   Pooled,    // each owner pools its entries of a bag and sends the result
@@ -38,6 +40,8 @@ enum class BagWay : uint8_t {
 
 struct EmbeddingOptions {
   LookupWay way = LookupWay::Cheapest;
+  // For bags that are exchanged.
+  BagWay bag_way = BagWay::Cheapest;
   // Whether embedding_renorm_ (the max_norm of modules) may renormalise
   // distributed tables. It gathers sharded indices, and reduces the norms of
   // tables that are cut by columns. Refused by default, as it writes the table

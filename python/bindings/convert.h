@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/embedding.h"
 #include "tessera/mesh.h"
 #include "tessera/placement.h"
 #include "tessera/spec.h"
@@ -45,6 +46,9 @@ Placements as_placements(
 
 // A shape or strides: torch.Size, a sequence of integers.
 Sizes as_sizes(py::handle sizes, const char* caller);
+
+// 'cheapest', 'pooled' or 'rows'. Throws ValueError on anything else.
+BagWay bag_way_of(const char* caller, const std::string& way);
 
 // The Python object of a placement's own class (Shard, Replicate, ...).
 py::object to_python(const Placement& placement);

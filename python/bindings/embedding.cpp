@@ -25,10 +25,31 @@ LookupWay way_of(const std::string& way) {
   return LookupWay::Exchange;
 }
 
+}  // namespace
+
+BagWay bag_way_of(const char* caller, const std::string& way) {
+  if (way == "cheapest") return BagWay::Cheapest;
+  if (way == "pooled") return BagWay::Pooled;
+  TORCH_CHECK_VALUE(
+      way == "rows",
+      "[",
+      caller,
+      "] expected ",
+      caller == std::string_view("embedding_bag") ? "way" : "bag_way",
+      " 'cheapest', 'pooled' or 'rows', got '",
+      way,
+      "'");
+  return BagWay::Rows;
+}
+
+namespace {
+
 class PyEmbeddingScope {
  public:
-  PyEmbeddingScope(const std::string& way, bool max_norm)
-      : options_{way_of(way), max_norm} {}
+  PyEmbeddingScope(
+      const std::string& way, const std::string& bag_way, bool max_norm)
+      : options_{way_of(way), bag_way_of("EmbeddingScope", bag_way), max_norm} {
+  }
 
   void enter() {
     scopes_.push_back(std::make_unique<EmbeddingScope>(options_));
@@ -48,12 +69,16 @@ void bind_embedding(py::module_& m) {
       "EmbeddingScope",
       "How lookups in sharded tables are carried out, in this thread. `way` is "
       "for indices that are sharded over the ranks which share a table's rows: "
-      "'gather', 'exchange' or whichever is 'cheapest'. `max_norm` allows "
+      "'gather', 'exchange' or whichever is 'cheapest'. `bag_way` is what an "
+      "exchange brings to bags: what owners have 'pooled', 'rows', or "
+      "whichever "
+      "is 'cheapest'. `max_norm` allows "
       "modules with max_norm to renormalise distributed tables. Scopes nest.")
       .def(
-          py::init<const std::string&, bool>(),
+          py::init<const std::string&, const std::string&, bool>(),
           py::kw_only(),
           py::arg("way") = "cheapest",
+          py::arg("bag_way") = "cheapest",
           py::arg("max_norm") = false)
       .def(
           "__enter__",

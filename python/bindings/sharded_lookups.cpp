@@ -91,17 +91,6 @@ std::vector<at::Tensor> as_inputs(
   return std::vector<at::Tensor>(ranks);
 }
 
-BagWay way_of(const std::string& way) {
-  if (way == "cheapest") return BagWay::Cheapest;
-  if (way == "pooled") return BagWay::Pooled;
-  TORCH_CHECK_VALUE(
-      way == "rows",
-      "[embedding_bag] expected way 'cheapest', 'pooled' or 'rows', got '",
-      way,
-      "'");
-  return BagWay::Rows;
-}
-
 std::optional<RowSgd> as_update(py::handle update, const char* caller) {
   if (update.is_none()) return std::nullopt;
   TORCH_CHECK_TYPE(
@@ -171,7 +160,7 @@ py::object embedding_bag(
   options.sparse = sparse;
   options.include_last_offset = include_last_offset;
   options.padding_idx = padding_idx;
-  options.way = way_of(way);
+  options.way = bag_way_of("embedding_bag", way);
   options.update = as_update(update, "embedding_bag");
   const auto table = as_weight(weight);
   if (THPVariable_Check(input.ptr())) {

@@ -149,6 +149,7 @@ class EmbeddingScope:
         self,
         *,
         way: Literal["cheapest", "gather", "exchange"] = "cheapest",
+        bag_way: Literal["cheapest", "pooled", "rows"] = "cheapest",
         max_norm: bool = False,
     ) -> None: ...
     def __enter__(self) -> EmbeddingScope: ...

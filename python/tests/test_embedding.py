@@ -179,6 +179,35 @@ def body_ways(here):
         ts.EmbeddingScope(way="fastest")
 
 
+def body_bag_ways(here):
+    mesh = mesh_here()
+    bag = nn.EmbeddingBag(ROWS, COLUMNS, mode="sum")
+    ids = torch.randint(0, ROWS, (8, 3))
+    bag(ids).square().sum().backward()
+    placed = ts.distribute_tensor(ids, mesh, [Shard(0)])
+    sent = {}
+    for way in (
+        {"way": "gather"},
+        {"way": "exchange", "bag_way": "pooled"},
+        {"way": "exchange", "bag_way": "rows"},
+    ):
+        ours = distributed(bag, mesh, Shard(0))
+        with ts.EmbeddingScope(**way), CommDebugMode() as comm:
+            out = ours(placed)
+        assert out.placements == (Shard(0),)
+        torch.testing.assert_close(out.full_tensor(), bag(ids))
+        out.square().sum().backward()
+        torch.testing.assert_close(
+            ours.weight.grad.full_tensor(), bag.weight.grad
+        )
+        sent[str(way)] = comm.get_comm_counts()
+    gathered, pooled, rows = sent.values()
+    assert gathered != pooled
+    assert pooled == rows
+    with pytest.raises(ValueError, match="bag_way 'cheapest'"):
+        ts.EmbeddingScope(bag_way="fastest")
+
+
 def body_index_errors(here):
     """On every rank, though one alone has the index; nothing is left hanging."""
     mesh = mesh_here()
@@ -242,6 +271,7 @@ test_simulated, test_processes = in_both_worlds(
     body_communication,
     body_max_norm,
     body_ways,
+    body_bag_ways,
     body_index_errors,
     body_bag_index_errors,
     body_frequency_and_sparse,

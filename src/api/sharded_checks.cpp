@@ -184,19 +184,4 @@ BagQuery checked_query(
   return query;
 }
 
-BagProblem problem_of(const std::function<void()>& check) {
-  try {
-    check();
-  } catch (const c10::TypeError& error) {
-    return {error.what_without_backtrace(), ErrorKind::Type};
-  } catch (const c10::ValueError& error) {
-    return {error.what_without_backtrace(), ErrorKind::Value};
-  } catch (const c10::NotImplementedError& error) {
-    return {error.what_without_backtrace(), ErrorKind::NotImplemented};
-  } catch (const c10::Error& error) {
-    return {error.what_without_backtrace(), ErrorKind::Error};
-  }
-  return {};
-}
-
 }  // namespace tessera::detail

@@ -2,7 +2,6 @@
 // torch.distributed._shard.
 #pragma once
 
-#include <functional>
 #include <optional>
 
 #include "dispatch/bag_lookup.h"
@@ -31,11 +30,5 @@ RankBags checked_bags(
     const sharded::BagInput& input,
     const ShardedTensor& weight,
     const sharded::EmbeddingBagFuncOptions& options);
-
-// Bags of a rank that has none.
-RankBags no_bags(const ShardedTensor& weight);
-
-// What `check` throws, as a problem that all ranks can be told.
-BagProblem problem_of(const std::function<void()>& check);
 
 }  // namespace tessera::detail

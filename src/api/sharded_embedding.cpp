@@ -50,7 +50,7 @@ std::vector<at::Tensor> look_up(
   std::vector<RankBags> by_rank;
   BagProblem problem = detail::problem_of([&] { query = make_query(); });
   for (size_t i = 0; i < count; ++i) {
-    auto bags = detail::no_bags(weight);
+    auto bags = detail::no_bags(table.device());
     if (problem.text.empty()) {
       problem = detail::problem_of([&] { bags = make_bags(i); });
     }
@@ -60,8 +60,8 @@ std::vector<at::Tensor> look_up(
   for (const size_t place : places) {
     by_position.push_back(by_rank[place]);
   }
-  const auto found =
-      detail::lookup_bags(table, std::move(by_position), query, problem);
+  const auto found = detail::lookup_bags(
+      table, /*mesh_dim=*/0, std::move(by_position), query, problem);
   std::vector<at::Tensor> out(found.size());
   for (size_t i = 0; i < found.size(); ++i) {
     out[places[i]] = found[i];

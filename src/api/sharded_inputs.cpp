@@ -2,9 +2,7 @@
 // form.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include "api/sharded_checks.h"
@@ -15,10 +13,6 @@ namespace {
 
 constexpr const char* kBag = "embedding_bag";
 constexpr const char* kRow = "embedding";
-
-at::TensorOptions index_options(const ShardedTensor& weight) {
-  return at::TensorOptions(at::kLong).device(weight.dtensor().device());
-}
 
 void check_integers(const char* caller, const char* name, const at::Tensor& t) {
   TORCH_CHECK_TYPE(
@@ -196,11 +190,6 @@ RankBags checked_bags(
       input.input.reshape({-1}).contiguous(),
       std::move(bounds),
       std::move(factors)};
-}
-
-RankBags no_bags(const ShardedTensor& weight) {
-  const auto options = index_options(weight);
-  return {at::empty({0}, options), at::zeros({1}, options), at::Tensor()};
 }
 
 }  // namespace tessera::detail

@@ -42,7 +42,7 @@ using BagNotices = std::vector<BagNotice>;
 // rank c. Throws the first rank's problem, or c10::ValueError where queries
 // differ or some ranks record gradients and others do not, on every rank alike.
 // One all-to-all of 72 bytes a pair; an agreement besides if there is a
-// problem.
+// problem, which every group along `at` then has.
 std::vector<BagNotices> swap_notices(
     MeshDim at,
     c10::ArrayRef<BagNotices> notices,

@@ -200,7 +200,7 @@ class BagColumns final : public BagVisit {
 c10::intrusive_ptr<BagVisit> make_bag_columns(
     SpecPtr table, std::vector<RankBags> bags, const BagQuery& query) {
   return c10::make_intrusive<BagColumns>(
-      std::move(table), std::move(bags), query);
+      std::move(table), /*mesh_dim=*/0, std::move(bags), query);
 }
 
 }  // namespace tessera::detail

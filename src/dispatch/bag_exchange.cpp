@@ -85,7 +85,7 @@ class BagExchange final : public BagVisit {
             query_);
       } else {
         result.table.push_back(
-            grad_of_part(trades_[i], sums[i], given[i], query_.padding_idx)
+            grad_of_part(trades_[i], sums[i], given[i], query_)
                 .to(table_->dtype));
       }
     }
@@ -93,6 +93,13 @@ class BagExchange final : public BagVisit {
   }
 
  private:
+  // How many of the table's columns are at a local position.
+  int64_t columns_at(size_t i) const {
+    const auto& mesh = table_->mesh;
+    return local_shape(
+        table_->sizes, mesh, table_->placements, mesh.local_positions()[i])[1];
+  }
+
   void prepare() {
     const auto& mesh = table_->mesh;
     Sizes bounds{0};
@@ -100,7 +107,8 @@ class BagExchange final : public BagVisit {
       bounds.push_back(bounds.back() + size);
     }
     for (size_t i = 0; i < bags_.size(); ++i) {
-      const int64_t self = mesh.coordinate(mesh.local_positions()[i], 0);
+      const int64_t self =
+          mesh.coordinate(mesh.local_positions()[i], mesh_dim_);
       trades_.push_back(make_trade(
           bags_[i], query_, bounds, self, index_dtype(), sum_dtype()));
     }
@@ -213,7 +221,7 @@ class BagExchange final : public BagVisit {
         trade.asked_winners = input.offsets.narrow(0, 0, count)
                                   .to(at::kInt)
                                   .unsqueeze(1)
-                                  .expand({count, table_->sizes[1]});
+                                  .expand({count, columns_at(i)});
       }
     }
   }
@@ -302,9 +310,12 @@ void BagExchange::factor_gradients(
 }  // namespace
 
 c10::intrusive_ptr<BagVisit> make_bag_exchange(
-    SpecPtr table, std::vector<RankBags> bags, const BagQuery& query) {
+    SpecPtr table,
+    int64_t mesh_dim,
+    std::vector<RankBags> bags,
+    const BagQuery& query) {
   return c10::make_intrusive<BagExchange>(
-      std::move(table), std::move(bags), query);
+      std::move(table), mesh_dim, std::move(bags), query);
 }
 
 }  // namespace tessera::detail

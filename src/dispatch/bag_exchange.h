@@ -7,9 +7,12 @@
 
 namespace tessera::detail {
 
-// A lookup that has sent nothing yet. Requires: `table` is Shard(0) on a 1-d
-// mesh; one element of `bags` for each local position.
+// A lookup that has sent nothing yet. Requires: `mesh_dim` is the one dimension
+// that cuts the rows of `table`; one element of `bags` for each local position.
 c10::intrusive_ptr<BagVisit> make_bag_exchange(
-    SpecPtr table, std::vector<RankBags> bags, const BagQuery& query);
+    SpecPtr table,
+    int64_t mesh_dim,
+    std::vector<RankBags> bags,
+    const BagQuery& query);
 
 }  // namespace tessera::detail

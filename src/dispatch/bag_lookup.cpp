@@ -1,6 +1,8 @@
 #include "dispatch/bag_lookup.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -21,13 +23,17 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 c10::intrusive_ptr<BagVisit> make_visit(
-    SpecPtr table, std::vector<RankBags> bags, const BagQuery& query) {
-  const Placement& cut = table->placements[0];
+    SpecPtr table,
+    int64_t mesh_dim,
+    std::vector<RankBags> bags,
+    const BagQuery& query) {
+  const Placement& cut = table->placements[mesh_dim];
   TORCH_INTERNAL_ASSERT(
-      table->mesh.ndim() == 1 && table->dim() == 2 &&
-      (cut.is_shard(0) || cut.is_shard(1)));
+      table->dim() == 2 &&
+      (cut.is_shard(0) || (cut.is_shard(1) && table->mesh.ndim() == 1)));
   if (cut.is_shard(0)) {
-    return make_bag_exchange(std::move(table), std::move(bags), query);
+    return make_bag_exchange(
+        std::move(table), mesh_dim, std::move(bags), query);
   }
   return make_bag_columns(std::move(table), std::move(bags), query);
 }
@@ -111,14 +117,21 @@ int64_t BagQuery::fingerprint() const {
   hash = hash_combine(hash, static_cast<uint64_t>(max_norm.has_value()));
   hash = hash_combine(hash, std::bit_cast<uint64_t>(max_norm.value_or(0)));
   hash = hash_combine(hash, std::bit_cast<uint64_t>(norm_type));
+  hash = hash_combine(hash, static_cast<uint64_t>(sparse));
   hash = hash_combine(hash, static_cast<uint64_t>(step.has_value()));
   hash = hash_combine(hash, std::bit_cast<uint64_t>(step.value_or(0)));
   return static_cast<int64_t>(hash_combine(hash, static_cast<uint64_t>(way)));
 }
 
 BagVisit::BagVisit(
-    SpecPtr table, std::vector<RankBags> bags, const BagQuery& query)
-    : table_(std::move(table)), bags_(std::move(bags)), query_(query) {
+    SpecPtr table,
+    int64_t mesh_dim,
+    std::vector<RankBags> bags,
+    const BagQuery& query)
+    : table_(std::move(table)),
+      mesh_dim_(mesh_dim),
+      bags_(std::move(bags)),
+      query_(query) {
   TORCH_INTERNAL_ASSERT(bags_.size() == table_->mesh.local_positions().size());
 }
 
@@ -130,8 +143,31 @@ at::ScalarType BagVisit::sum_dtype() const {
   return accumulate_dtype(table_->dtype);
 }
 
+BagProblem problem_of(c10::function_ref<void()> check) {
+  try {
+    check();
+  } catch (const c10::TypeError& error) {
+    return {error.what_without_backtrace(), ErrorKind::Type};
+  } catch (const c10::ValueError& error) {
+    return {error.what_without_backtrace(), ErrorKind::Value};
+  } catch (const c10::IndexError& error) {
+    return {error.what_without_backtrace(), ErrorKind::Index};
+  } catch (const c10::NotImplementedError& error) {
+    return {error.what_without_backtrace(), ErrorKind::NotImplemented};
+  } catch (const c10::Error& error) {
+    return {error.what_without_backtrace(), ErrorKind::Error};
+  }
+  return {};
+}
+
+RankBags no_bags(at::Device device) {
+  const auto options = at::TensorOptions(at::kLong).device(device);
+  return {at::empty({0}, options), at::zeros({1}, options), at::Tensor()};
+}
+
 std::vector<at::Tensor> lookup_bags(
     const at::Tensor& weight,
+    int64_t mesh_dim,
     std::vector<RankBags> bags,
     const BagQuery& query,
     const BagProblem& problem) {
@@ -144,8 +180,8 @@ std::vector<at::Tensor> lookup_bags(
       rank.weights = rank.weights.detach().contiguous();
     }
   }
-  const auto visit =
-      make_visit(distributed_meta(weight).spec, std::move(bags), query);
+  const auto visit = make_visit(
+      distributed_meta(weight).spec, mesh_dim, std::move(bags), query);
   visit->meet(problem, wants);
   check_current(weight);
   return LookupBags::apply(weight, at::TensorList(factors), visit);

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <c10/util/FunctionRef.h>
 
 #include <optional>
 #include <string>
@@ -27,6 +28,9 @@ struct BagQuery {
   std::optional<double> max_norm = std::nullopt;
   double norm_type = 2;
   BagWay way = BagWay::Cheapest;
+  // The table's gradient holds the rows that are looked up alone. For tables
+  // cut by rows.
+  bool sparse = false;
   // The backward pass moves the rows against their gradient by this much, in
   // place, and leaves no gradient.
   std::optional<double> step = std::nullopt;
@@ -55,6 +59,11 @@ struct BagProblem {
   ErrorKind kind = ErrorKind::Value;
 };
 
+// What `check` throws.
+BagProblem problem_of(c10::function_ref<void()> check);
+// Of a rank with a problem, whose input is not looked at.
+RankBags no_bags(at::Device device);
+
 // What the backward pass will be for.
 struct BagWants {
   bool gradients = false;         // of anything: there will be one
@@ -63,7 +72,10 @@ struct BagWants {
 
 // The pooled rows of each local rank's bags, [bags, d], one for each of the
 // mesh's local positions; differentiable by `weight` and by the factors.
-// Requires: `weight` is distributed over a 1-d mesh with Shard(0) or Shard(1).
+// Requires: `weight` is distributed, and the dimension `mesh_dim` of its mesh
+// cuts its rows or, alone, its columns. On a mesh of several dimensions no
+// other one cuts the rows (each group along `mesh_dim` pools the columns it
+// has), and ranks that differ in other coordinates alone have the same bags.
 // Writes the table if there is a max_norm, and in the backward pass if there is
 // a step. Communicates, and so does the backward pass, which every rank must
 // run. If a rank has a problem, every rank throws it; if queries differ, or
@@ -71,6 +83,7 @@ struct BagWants {
 // c10::ValueError.
 std::vector<at::Tensor> lookup_bags(
     const at::Tensor& weight,
+    int64_t mesh_dim,
     std::vector<RankBags> bags,
     const BagQuery& query,
     const BagProblem& problem);
@@ -85,7 +98,11 @@ class BagVisit : public torch::CustomClassHolder {
   };
 
   // `bags`, one for each local position of `table`'s mesh.
-  BagVisit(SpecPtr table, std::vector<RankBags> bags, const BagQuery& query);
+  BagVisit(
+      SpecPtr table,
+      int64_t mesh_dim,
+      std::vector<RankBags> bags,
+      const BagQuery& query);
 
   // Swaps what the ranks must know of each other, and throws what is wrong.
   virtual void meet(const BagProblem& problem, const BagWants& wants) = 0;
@@ -109,10 +126,11 @@ class BagVisit : public torch::CustomClassHolder {
   at::ScalarType index_dtype() const;
   // In which sums are kept until they are complete.
   at::ScalarType sum_dtype() const;
-  MeshDim along() const { return {table_->mesh, 0}; }
-  int64_t ranks() const { return table_->mesh.size(0); }
+  MeshDim along() const { return {table_->mesh, mesh_dim_}; }
+  int64_t ranks() const { return table_->mesh.size(mesh_dim_); }
 
   SpecPtr table_;
+  int64_t mesh_dim_;
   std::vector<RankBags> bags_;
   BagQuery query_;
   bool factors_need_grad_ = false;

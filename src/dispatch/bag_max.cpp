@@ -8,7 +8,6 @@
 #include "comm/comm_event.h"
 #include "dispatch/autograd.h"
 #include "dispatch/index_kernel.h"
-#include "tessera/shard_math.h"
 
 namespace tessera::detail {
 
@@ -16,18 +15,6 @@ namespace {
 
 constexpr std::string_view kCause = "aten::_embedding_bag";
 constexpr int32_t kNobody = std::numeric_limits<int32_t>::max();
-
-// What of the table and of the bags lives at `position`.
-BagLocal local_at(
-    const Spec& table, const Spec& batch, int64_t bags, int64_t position) {
-  const auto rows =
-      local_range(table.sizes[0], 0, table.mesh, table.placements, position);
-  const auto held =
-      local_range(bags, 0, table.mesh, batch.placements, position);
-  const auto places =
-      local_range(batch.sizes[0], 0, table.mesh, batch.placements, position);
-  return {rows.begin, table.sizes[0], held.begin, held.size, places.begin};
-}
 
 // The value of a table that may be a pending reduction.
 at::Tensor without_pending(const at::Tensor& weight) {
@@ -103,7 +90,7 @@ Bags max_over_rows(
           distributed_meta(offsets).shards[i],
           std::nullopt,
           args,
-          local_at(table, batch, bags, table.mesh.local_positions()[i]),
+          bags_at(table, batch, bags, table.mesh.local_positions()[i]),
           BagEmpty::kLowest);
       values.push_back(std::move(part.pooled));
       winners.push_back(std::move(part.winners));

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include "dispatch/index_kernel.h"
+#include "tessera/shard_math.h"
 
 namespace tessera::detail {
 
@@ -42,28 +43,6 @@ void check_table(const at::Tensor& weight) {
       "[embedding_bag] expected a table of two dimensions, but got one of "
       "shape ",
       weight.sizes());
-}
-
-// The bags of this part, as its indices see them.
-BagInput input_of(
-    const at::Tensor& indices,
-    const at::Tensor& offsets,
-    const OptionalTensor& per_sample_weights,
-    const BagArgs& args,
-    const BagLocal& local) {
-  BagInput input{
-      .indices = indices,
-      .offsets = offsets,
-      .include_last_offset = args.include_last_offset,
-      .padding_idx = args.padding_idx,
-      .per_sample_weights = per_sample_weights};
-  const int64_t all = all_bags(offsets, args.include_last_offset);
-  if (local.bag_count.value_or(all) != all || local.first_index != 0) {
-    input.offsets = offsets.narrow(0, local.first_bag, *local.bag_count)
-                        .sub(local.first_index);
-    input.include_last_offset = false;
-  }
-  return input;
 }
 
 BagPart part_of(const at::Tensor& weight, const BagLocal& local) {
@@ -155,7 +134,7 @@ at::Tensor plain_backward(
       " columns, but got one of shape ",
       grad.sizes());
   const auto input =
-      input_of(indices, offsets, per_sample_weights, args, local);
+      local_bags(indices, offsets, per_sample_weights, args, local);
   const auto part = part_of(weight, local);
   const auto won = args.mode == BagMode::kMax ? winners : std::nullopt;
   return sparse ? embedding_bag_sparse_backward(
@@ -205,7 +184,7 @@ at::Tensor plain_weights_backward(
       grad,
       weight,
       part_of(weight, local),
-      input_of(indices, offsets, std::nullopt, args, local));
+      local_bags(indices, offsets, std::nullopt, args, local));
 }
 
 at::Tensor meta_weights_backward(
@@ -226,6 +205,38 @@ at::Tensor meta_weights_backward(
 
 }  // namespace
 
+BagLocal bags_at(
+    const Spec& table, const Spec& batch, int64_t bags, int64_t position) {
+  const auto rows =
+      local_range(table.sizes[0], 0, table.mesh, table.placements, position);
+  const auto held =
+      local_range(bags, 0, table.mesh, batch.placements, position);
+  const auto places =
+      local_range(batch.sizes[0], 0, table.mesh, batch.placements, position);
+  return {rows.begin, table.sizes[0], held.begin, held.size, places.begin};
+}
+
+BagInput local_bags(
+    const at::Tensor& indices,
+    const at::Tensor& offsets,
+    const OptionalTensor& per_sample_weights,
+    const BagArgs& args,
+    const BagLocal& local) {
+  BagInput input{
+      .indices = indices,
+      .offsets = offsets,
+      .include_last_offset = args.include_last_offset,
+      .padding_idx = args.padding_idx,
+      .per_sample_weights = per_sample_weights};
+  const int64_t all = all_bags(offsets, args.include_last_offset);
+  if (local.bag_count.value_or(all) != all || local.first_index != 0) {
+    input.offsets = offsets.narrow(0, local.first_bag, *local.bag_count)
+                        .sub(local.first_index);
+    input.include_last_offset = false;
+  }
+  return input;
+}
+
 Bags plain_bag(
     const at::Tensor& weight,
     const at::Tensor& indices,
@@ -236,7 +247,7 @@ Bags plain_bag(
     BagEmpty empty) {
   check_table(weight);
   const auto input =
-      input_of(indices, offsets, per_sample_weights, args, local);
+      local_bags(indices, offsets, per_sample_weights, args, local);
   if (args.mode == BagMode::kMax) {
     auto max =
         embedding_bag_max_part(weight, part_of(weight, local), input, empty);

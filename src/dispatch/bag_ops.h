@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "dispatch/tensor.h"
 #include "kernels/bag.h"
 
 namespace tessera::detail {
@@ -30,6 +31,19 @@ struct BagLocal {
   std::optional<int64_t> bag_count = std::nullopt;
   int64_t first_index = 0;
 };
+
+// What of them lives at `position`, where `table` and `batch` are how the table
+// and the indices lie.
+BagLocal bags_at(
+    const Spec& table, const Spec& batch, int64_t bags, int64_t position);
+
+// The bags of a part, as its indices see them.
+BagInput local_bags(
+    const at::Tensor& indices,
+    const at::Tensor& offsets,
+    const std::optional<at::Tensor>& per_sample_weights,
+    const BagArgs& args,
+    const BagLocal& local);
 
 struct Bags {
   at::Tensor pooled;   // [bags, d]

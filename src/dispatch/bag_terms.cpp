@@ -5,6 +5,7 @@
 
 #include "comm/result.h"
 #include "dispatch/decompose.h"
+#include "tessera/shard_math.h"
 
 namespace tessera::detail {
 
@@ -33,7 +34,9 @@ Bytes bytes_of(
           ? size_of(table.dtype) + size_of(terms.winner_dtype)
           : size_of(accumulate_dtype(table.dtype));
   const int64_t factor = terms.factors ? size_of(table.dtype) : 0;
-  const int64_t width = table.sizes[1];
+  // The most columns that a rank has: groups with fewer decide alike.
+  const int64_t width =
+      local_shape(table.sizes, table.mesh, table.placements, 0)[1];
   return {
       sum.all_bags * (index + width * element) +
           sum.all_indices * (index + factor),

@@ -99,12 +99,12 @@ at::Tensor factors_of_fetched(const BagTrade& trade, const at::Tensor& grad);
 
 // The gradient of the rows held here: of its own bags, and of those asked of it
 // with the gradient `given`, which has the dtype of `grad`. In one pass, so
-// that the part is written once.
+// that the part is written once; sparse if the query says so.
 at::Tensor grad_of_part(
     const BagTrade& trade,
     const at::Tensor& grad,
     const at::Tensor& given,
-    int64_t padding_idx);
+    const BagQuery& query);
 
 // Moves the rows of `shard` against this gradient by query.step. Requires: it
 // has one.

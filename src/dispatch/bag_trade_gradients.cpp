@@ -97,9 +97,11 @@ at::Tensor grad_of_part(
     const BagTrade& trade,
     const at::Tensor& grad,
     const at::Tensor& given,
-    int64_t padding_idx) {
-  const auto all = both_kinds(trade, grad, given, padding_idx);
-  return embedding_bag_dense_backward(
+    const BagQuery& query) {
+  const auto all = both_kinds(trade, grad, given, query.padding_idx);
+  const auto backward = query.sparse ? embedding_bag_sparse_backward
+                                     : embedding_bag_dense_backward;
+  return backward(
       all.grads,
       trade.held,
       trade.part,

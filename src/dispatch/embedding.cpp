@@ -3,11 +3,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include <iomanip>
-#include <sstream>
-
 #include "dispatch/autograd.h"
 #include "dispatch/exchange.h"
+#include "dispatch/lookup_ways.h"
 #include "dispatch/op_plan.h"
 #include "dispatch/part_ops.h"
 #include "dispatch/tensor.h"
@@ -61,11 +59,6 @@ bool needs_a_way(const at::Tensor& weight, const at::Tensor& indices) {
   }
   return false;
 }
-
-struct WayCosts {
-  double gather;
-  double exchange;
-};
 
 WayCosts way_costs(
     const Spec& table, const Spec& batch, const ExchangeLayout& layout) {
@@ -176,26 +169,15 @@ std::string explain_embedding(c10::ArrayRef<c10::IValue> args) {
       args[2].toInt(), args[3].toBool(), args[4].toBool()};
   const auto possible = exchange_layout(weight, indices, lookup_args);
   const auto chosen = chosen_exchange(weight, indices, lookup_args);
-  std::ostringstream text;
-  text << "aten.embedding.default on "
-       << distributed_meta(weight).spec->mesh.str() << "\n"
-       << "  table " << to_string(distributed_meta(weight).spec->placements)
-       << ", indices " << to_string(distributed_meta(indices).spec->placements)
-       << ": ranks that share the table have indices of their own\n";
-  if (possible.has_value()) {
-    const auto costs = way_costs(
-        *distributed_meta(weight).spec,
-        *distributed_meta(indices).spec,
-        *possible);
-    text << std::fixed << std::setprecision(1);
-    text << (chosen ? "    " : "  * ") << "gather    " << costs.gather
-         << " us\n"
-         << (chosen ? "  * " : "    ") << "exchange  " << costs.exchange
-         << " us\n";
-  } else {
-    text << "  * gather    the exchange cannot serve\n";
-  }
-  return text.str();
+  const Spec& table = *distributed_meta(weight).spec;
+  const Spec& batch = *distributed_meta(indices).spec;
+  return ways_text(
+      "aten.embedding.default",
+      table,
+      batch,
+      possible.has_value() ? std::optional(way_costs(table, batch, *possible))
+                           : std::nullopt,
+      chosen.has_value());
 }
 
 std::string explain_gather(c10::ArrayRef<c10::IValue> args) {

@@ -17,8 +17,10 @@ void register_embedding_gradients(torch::Library& aten_autograd);
 // How a call of aten::embedding would be carried out, as text. Requires: some
 // argument is distributed.
 std::string explain_embedding(c10::ArrayRef<c10::IValue> args);
-// The same of aten::gather.
+// The same of aten::gather and of aten::_embedding_bag.
 std::string explain_gather(c10::ArrayRef<c10::IValue> args);
+std::string explain_embedding_bag(
+    c10::ArrayRef<c10::IValue> args);  // embedding_bag.cpp
 
 void register_renorm(torch::Library& aten);  // renorm.cpp
 // aten::_embedding_bag, for the distributed key or its autograd key.

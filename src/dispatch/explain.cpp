@@ -49,6 +49,10 @@ std::string explain_op(
   if (op.name == "aten::gather") {
     return explain_gather(args);
   }
+  if (op.name == "aten::_embedding_bag" ||
+      op.name == "aten::_embedding_bag_forward_only") {
+    return explain_embedding_bag(args);
+  }
   TORCH_CHECK_NOT_IMPLEMENTED(
       op.rule() != nullptr,
       "[explain] ",

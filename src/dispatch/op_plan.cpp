@@ -44,11 +44,10 @@ void put_tensors(
   }
 }
 
-namespace {
-
-DeviceMesh common_mesh(const OpInfo& op, const CallTensors& call) {
+DeviceMesh common_mesh(
+    std::string_view caller, c10::ArrayRef<at::Tensor> tensors) {
   const DeviceMesh* mesh = nullptr;
-  for (const auto& tensor : call.tensors) {
+  for (const auto& tensor : tensors) {
     if (!is_dtensor(tensor)) {
       continue;
     }
@@ -59,7 +58,7 @@ DeviceMesh common_mesh(const OpInfo& op, const CallTensors& call) {
     TORCH_CHECK_VALUE(
         *mesh == other,
         "[",
-        op.display_name,
+        caller,
         "] arguments live on different meshes, ",
         mesh->str(),
         " and ",
@@ -69,6 +68,8 @@ DeviceMesh common_mesh(const OpInfo& op, const CallTensors& call) {
   TORCH_INTERNAL_ASSERT(mesh != nullptr, "no distributed argument");
   return *mesh;
 }
+
+namespace {
 
 SpecPtr spec_of(const at::Tensor& tensor, const DeviceMesh& mesh) {
   if (!tensor.defined()) {
@@ -195,7 +196,8 @@ class Planner {
         args_(args),
         rule_(rule_or_refuse(op)),
         tensors_(call_tensors(op, args)),
-        plan_(std::make_shared<OpPlan>(common_mesh(op, tensors_))) {
+        plan_(std::make_shared<OpPlan>(
+            common_mesh(op.display_name, tensors_.tensors))) {
     for (const auto& tensor : tensors_.tensors) {
       plan_->inputs.push_back(spec_of(tensor, plan_->mesh));
     }

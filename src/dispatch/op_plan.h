@@ -65,6 +65,11 @@ struct CallTensors {
 };
 CallTensors call_tensors(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
 
+// The mesh of the tensors that are distributed. Requires: one of them is.
+// Throws c10::ValueError, tagged with `caller`, if they have different ones.
+DeviceMesh common_mesh(
+    std::string_view caller, c10::ArrayRef<at::Tensor> tensors);
+
 // Puts `tensors` where the slots say. Lists are replaced by new ones: the
 // caller's are shared.
 void put_tensors(

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <c10/util/Exception.h>
 
@@ -16,6 +17,7 @@
 #include "kernels/bag_pool.h"
 #include "kernels/bag_reader.h"
 #include "kernels/bag_step.h"
+#include "kernels/embedding_index.h"
 
 namespace tessera::detail {
 
@@ -126,6 +128,28 @@ at::Tensor backward(
 }
 
 }  // namespace
+
+at::Tensor checked_bag_bounds(
+    const at::Tensor& weight,
+    int64_t rows,
+    const BagInput& input,
+    BagMode mode) {
+  check_lookup(weight, input, mode);
+  BagInput on_cpu = input;
+  on_cpu.indices = input.indices.cpu().contiguous();
+  on_cpu.offsets = input.offsets.cpu();
+  auto bounds = bag_bounds(on_cpu);
+  with_index_data(on_cpu.indices, [&](const auto* index) {
+    const auto* end = index + bounds.back();
+    const auto* bad = std::find_if(
+        index, end, [&](int64_t i) { return !is_inside(i, rows); });
+    if (bad != end) {
+      throw_outside_bag_table(*bad, rows);
+    }
+  });
+  return at::tensor(at::IntArrayRef(bounds), at::kLong)
+      .to(input.indices.device());
+}
 
 at::Tensor bag_counts(const BagInput& input) {
   if (!input.indices.is_cpu()) {

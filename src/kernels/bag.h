@@ -59,6 +59,16 @@ struct BagInput {
 // indices alone, so every part gets the same. Throws as embedding_bag_part.
 at::Tensor bag_counts(const BagInput& input);
 
+// Where each bag's entries begin, then the end of the last one: [bags + 1]
+// int64, on the indices' device. Throws whatever embedding_bag_part would of
+// `input`, for a table of `rows` rows of which `weight` is a part: for callers
+// that must know before they look up.
+at::Tensor checked_bag_bounds(
+    const at::Tensor& weight,
+    int64_t rows,
+    const BagInput& input,
+    BagMode mode);
+
 // This part's share of the pooled rows, [bags, d]: zeros where a bag has no
 // entry here, or no entry at all.
 // Requires: `mode` is kSum or kMean. `result` is the table's dtype (the

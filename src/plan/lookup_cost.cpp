@@ -1,5 +1,7 @@
 #include "plan/lookup_cost.h"
 
+#include <algorithm>
+
 #include "plan/cost.h"
 
 namespace tessera::detail {
@@ -23,6 +25,43 @@ double exchange_cost(const LookupSize& size) {
   return all_to_all(size.ranks * kCountBytes) +
          all_to_all(size.indices * size.index_bytes) +
          all_to_all(size.indices * size.row_bytes);
+}
+
+double gather_cost(const BagLookupSize& size) {
+  const auto& [ranks, indices, index_bytes, row_bytes] = size.entries;
+  const int64_t all_bags = size.bags * ranks;
+  double cost = step_cost(Step::Kind::AllGather, indices * index_bytes, ranks);
+  if (size.factor_bytes > 0) {
+    cost +=
+        step_cost(Step::Kind::AllGather, indices * size.factor_bytes, ranks);
+  }
+  if (size.winner_bytes == 0) {
+    return cost +
+           step_cost(Step::Kind::ReduceScatter, all_bags * row_bytes, ranks);
+  }
+  return cost + step_cost(Step::Kind::AllReduce, all_bags * row_bytes, ranks) +
+         step_cost(Step::Kind::AllReduce, all_bags * size.winner_bytes, ranks);
+}
+
+double exchange_cost(const BagLookupSize& size) {
+  constexpr int64_t kNoticeBytes = 72;
+  const auto& [ranks, indices, index_bytes, row_bytes] = size.entries;
+  const auto all_to_all = [ranks = ranks](int64_t bytes) {
+    return step_cost(Step::Kind::AllToAll, bytes, ranks);
+  };
+  // A bag has entries of as many owners as there are, or as it has entries.
+  const int64_t pairs = std::min(indices, size.bags * ranks);
+  double pooled = all_to_all((pairs + indices) * index_bytes) +
+                  all_to_all(pairs * row_bytes);
+  if (size.factor_bytes > 0) {
+    pooled += all_to_all(indices * size.factor_bytes);
+  }
+  if (size.winner_bytes > 0) {
+    pooled += all_to_all(pairs * size.winner_bytes);
+  }
+  const double rows =
+      all_to_all(indices * index_bytes) + all_to_all(indices * row_bytes);
+  return all_to_all(ranks * kNoticeBytes) + std::min(pooled, rows);
 }
 
 }  // namespace tessera::detail

@@ -1,5 +1,5 @@
-// What the two ways of a lookup with sharded indices cost, by the one cost
-// function.
+// What the two ways of a lookup with sharded indices cost, of rows or of bags,
+// by the one cost function.
 #pragma once
 
 #include <cstdint>
@@ -20,5 +20,20 @@ double gather_cost(const LookupSize& size);
 // Counts, indices and rows by all-to-all. As if no index occurred twice and all
 // owners were asked alike.
 double exchange_cost(const LookupSize& size);
+
+// The same with bags, each rank having as many, of equal lengths.
+struct BagLookupSize {
+  LookupSize entries;
+  int64_t bags;          // of one rank
+  int64_t factor_bytes;  // of an entry's factor; 0 for none
+  int64_t winner_bytes;  // of who won the maxima of a bag; 0 for other modes
+};
+
+// All indices to all ranks; sums and means by a reduce-scatter, maxima and
+// their winners by an all-reduce each.
+double gather_cost(const BagLookupSize& size);
+
+// Notices, then bags and what owners pool of them, or entries and rows.
+double exchange_cost(const BagLookupSize& size);
 
 }  // namespace tessera::detail

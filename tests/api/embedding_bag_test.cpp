@@ -3,178 +3,91 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tessera/tessera.h"
-#include "testing/layouts.h"
 #include "testing/throws.h"
-#include "testing/worlds.h"
+#include "tests/api/embedding_bag_cases.h"
 
 namespace ts = tessera;
 namespace F = torch::nn::functional;
 using ts::Replicate;
 using ts::Shard;
+using ts::testing::bag_failure;
+using ts::testing::BagCase;
+using ts::testing::data_of;
 using ts::testing::difference;
+using ts::testing::Mode;
 using ts::testing::outside;
+using ts::testing::parameter;
+using ts::testing::placed;
+using ts::testing::replicated;
 using ts::testing::throws_saying;
 using ts::testing::with_mesh;
 
 namespace {
 
-enum class Mode : uint8_t { Sum, Mean, Max };
-
-struct BagCase {
-  Mode mode = Mode::Sum;
-  bool by_offsets = true;  // 1-d input; otherwise 2-d
-  bool weighted = false;
-  bool sparse = false;
-  bool include_last_offset = false;
-  int64_t bags = 5;
-  std::optional<int64_t> padding_idx = std::nullopt;
-
-  std::string str() const {
-    std::ostringstream out;
-    out << "mode " << static_cast<int>(mode)
-        << (by_offsets ? ", offsets" : ", 2-d")
-        << (weighted ? ", weighted" : "") << (sparse ? ", sparse" : "")
-        << (include_last_offset ? ", include_last_offset" : "") << ", padding "
-        << padding_idx.value_or(-99);
-    return out.str();
-  }
-
-  F::EmbeddingBagFuncOptions options(
-      const at::Tensor& offsets, const at::Tensor& weights) const {
-    F::EmbeddingBagFuncOptions options;
-    switch (mode) {
-      case Mode::Sum:
-        options.mode(torch::kSum);
-        break;
-      case Mode::Mean:
-        options.mode(torch::kMean);
-        break;
-      case Mode::Max:
-        options.mode(torch::kMax);
-        break;
-    }
-    if (by_offsets) {
-      options.offsets(offsets);
-    }
-    if (weighted) {
-      options.per_sample_weights(weights);
-    }
-    return options.sparse(sparse)
-        .include_last_offset(include_last_offset)
-        .padding_idx(padding_idx);
-  }
-};
-
-struct BagData {
-  at::Tensor weight, indices, offsets, factors, grad;
-};
-
-BagData data_of(const BagCase& c) {
-  const auto generator = at::detail::createCPUGenerator(3);
-  const auto real = at::TensorOptions(at::kDouble);
-  BagData data;
-  data.weight = torch::randn({10, 6}, generator, real);
-  // The second bag is empty, and bags are cut in the middle by most meshes.
-  data.indices = c.by_offsets
-                     ? torch::randint(0, 10, {17}, generator, at::kLong)
-                     : torch::randint(0, 10, {c.bags, 3}, generator, at::kLong);
-  data.offsets = c.include_last_offset
-                     ? torch::tensor({0, 3, 3, 9, 12, 17}, at::kLong)
-                     : torch::tensor({0, 3, 3, 9, 12}, at::kLong);
-  data.factors = torch::randn(data.indices.sizes(), generator, real);
-  data.grad = torch::randn({c.bags, 6}, generator, real);
-  return data;
-}
-
-ts::DTensor placed(
-    const at::Tensor& value,
-    const ts::DeviceMesh& mesh,
-    ts::PlacementsRef placements = {}) {
-  return ts::distribute_tensor(
-      value, mesh, placements, {.same_on_all_ranks = true});
-}
-
-at::Tensor leaf(const at::Tensor& value) {
-  return value.clone().requires_grad_();
-}
-
-void expect_as_on_one_device(
-    const BagCase& c,
-    const ts::DeviceMesh& mesh,
-    const ts::Placements& table,
-    const ts::Placements& batch) {
-  SCOPED_TRACE(
-      c.str() + ", table " + ts::to_string(table) + ", batch " +
-      ts::to_string(batch));
-  const auto data = data_of(c);
-  const auto plain = leaf(data.weight);
-  const auto plain_factors = leaf(data.factors);
-  const auto expected = F::embedding_bag(
-      data.indices, plain, c.options(data.offsets, plain_factors));
-  (expected * data.grad).sum().backward();
-
-  const auto weight = placed(leaf(data.weight), mesh, table);
-  const auto factors = placed(leaf(data.factors), mesh, batch);
-  const auto bags = F::embedding_bag(
-      placed(data.indices, mesh, batch),
-      weight,
-      c.options(placed(data.offsets, mesh), factors));
-  (bags * placed(data.grad, mesh)).sum().backward();
-  EXPECT_EQ(ts::DTensor(weight.grad()).placements(), ts::PlacementsRef(table));
-
-  const auto full = ts::DTensor(bags.detach()).full_tensor();
-  const auto grad = ts::DTensor(weight.grad()).full_tensor();
-  const auto factors_grad =
-      c.weighted ? ts::DTensor(factors.grad()).full_tensor() : at::Tensor();
-  if (outside(mesh)) {
-    return;
-  }
-  EXPECT_EQ(difference(full, expected.detach()), "");
-  const auto wanted =
-      plain.grad().is_sparse() ? plain.grad().to_dense() : plain.grad();
-  EXPECT_EQ(difference(grad, wanted), "");
-  if (c.weighted) {
-    EXPECT_EQ(difference(factors_grad, plain_factors.grad()), "");
-  }
-}
+const std::vector<int64_t> kRowsOfThree(8, 3);
+// 2 and 4 ranks cut these between bags, of which some are empty.
+const std::vector<int64_t> kEvenQuarters{1, 3, 0, 4, 3, 1, 0, 4};
 
 std::vector<BagCase> cases() {
   std::vector<BagCase> all;
   for (const Mode mode : {Mode::Sum, Mode::Mean, Mode::Max}) {
     for (const bool by_offsets : {true, false}) {
-      const int64_t bags = by_offsets ? 5 : 8;
-      all.push_back({.mode = mode, .by_offsets = by_offsets, .bags = bags});
-      all.push_back(
-          {.mode = mode,
-           .by_offsets = by_offsets,
-           .bags = bags,
-           .padding_idx = 2});
+      BagCase c{.mode = mode, .by_offsets = by_offsets};
+      if (!by_offsets) {
+        c.lengths = kRowsOfThree;
+      }
+      all.push_back(c);
+      all.push_back(c);
+      all.back().padding_idx = 2;
       if (mode != Mode::Max) {
-        all.push_back(
-            {.mode = mode,
-             .by_offsets = by_offsets,
-             .sparse = true,
-             .bags = bags});
+        all.push_back(c);
+        all.back().sparse = true;
       }
     }
     all.push_back({.mode = mode, .include_last_offset = true});
+    all.push_back({.mode = mode, .lengths = kEvenQuarters});
+    all.push_back(
+        {.mode = mode, .lengths = kEvenQuarters, .include_last_offset = true});
   }
   all.push_back({.weighted = true});
-  all.push_back({.by_offsets = false, .weighted = true, .bags = 8});
   all.push_back({.weighted = true, .padding_idx = -3});
+  all.push_back(
+      {.lengths = kRowsOfThree,
+       .by_offsets = false,
+       .weighted = true,
+       .padding_idx = 4});
+  all.push_back({.lengths = kEvenQuarters, .weighted = true});
   // More ranks than bags.
-  all.push_back({.by_offsets = false, .bags = 2});
+  all.push_back({.lengths = {3, 3}, .by_offsets = false});
+  // The last two entries are nobody's.
+  all.push_back(
+      {.lengths = {1, 3, 0, 4, 3, 1, 0, 2},
+       .include_last_offset = true,
+       .trailing = 2});
   return all;
+}
+
+// By every way that a call can take.
+void expect_as_on_one_device(BagCase c, const ts::DeviceMesh& mesh) {
+  EXPECT_EQ(bag_failure(c, mesh), "");
+  c.ways.way = ts::LookupWay::Gather;
+  EXPECT_EQ(bag_failure(c, mesh), "");
+  c.ways.way = ts::LookupWay::Exchange;
+  for (const auto way : {ts::BagWay::Pooled, ts::BagWay::Rows}) {
+    c.ways.bag_way = way;
+    EXPECT_EQ(bag_failure(c, mesh), "");
+  }
 }
 
 TEST(EmbeddingBag, EveryLayoutOnOneMeshDimension) {
   for (const int64_t ranks : {1, 2, 3, 4}) {
     with_mesh({ranks}, [](const ts::DeviceMesh& mesh) {
-      for (const auto& c : cases()) {
+      for (auto c : cases()) {
         for (const auto& table : {Replicate(), Shard(0), Shard(1)}) {
           for (const auto& batch : {Replicate(), Shard(0)}) {
-            expect_as_on_one_device(c, mesh, {table}, {batch});
+            c.table = {table};
+            c.batch = {batch};
+            expect_as_on_one_device(c, mesh);
           }
         }
       }
@@ -184,10 +97,12 @@ TEST(EmbeddingBag, EveryLayoutOnOneMeshDimension) {
 
 TEST(EmbeddingBag, EveryLayoutOnTwo) {
   with_mesh({2, 2}, [](const ts::DeviceMesh& mesh) {
-    for (const auto& c : cases()) {
+    for (auto c : cases()) {
       for (const auto& table : ts::testing::layouts(mesh, 2)) {
         for (const auto& batch : ts::testing::layouts(mesh, 1)) {
-          expect_as_on_one_device(c, mesh, table, batch);
+          c.table = table;
+          c.batch = batch;
+          expect_as_on_one_device(c, mesh);
         }
       }
     }
@@ -199,13 +114,13 @@ TEST(EmbeddingBag, ReplicatedIndicesSendNothing) {
     const BagCase c;
     const auto data = data_of(c);
     for (const auto& table : {Replicate(), Shard(0), Shard(1)}) {
-      const auto weight = placed(leaf(data.weight), mesh, {table});
+      const auto weight = parameter(data.weight, mesh, {table});
       const ts::CommDebugMode comm;
       const auto bags = F::embedding_bag(
-          placed(data.indices, mesh),
+          replicated(data.indices, mesh),
           weight,
-          c.options(placed(data.offsets, mesh), {}));
-      bags.backward(placed(data.grad, mesh));
+          c.options(replicated(data.offsets, mesh), {}));
+      bags.backward(replicated(data.grad, mesh));
       EXPECT_EQ(comm.get_total_counts(), 0) << comm;
     }
   });
@@ -214,16 +129,84 @@ TEST(EmbeddingBag, ReplicatedIndicesSendNothing) {
 // Batches of whole bags over a replicated table stay where they are.
 TEST(EmbeddingBag, BatchesOfWholeBagsAreNotGathered) {
   with_mesh({4}, [](const ts::DeviceMesh& mesh) {
-    const BagCase c{.by_offsets = false, .bags = 8};
+    const BagCase c{.lengths = kRowsOfThree, .by_offsets = false};
     const auto data = data_of(c);
     const ts::CommDebugMode comm;
     const auto bags = F::embedding_bag(
         placed(data.indices, mesh, {Shard(0)}),
-        placed(data.weight, mesh),
+        replicated(data.weight, mesh),
         c.options({}, {}));
     EXPECT_EQ(ts::DTensor(bags).placements()[0], Shard(0));
     const std::map<std::string, int64_t> agreed{{"agree", 1}};
     EXPECT_EQ(comm.get_comm_counts(), agreed) << comm;
+  });
+}
+
+struct Sent {
+  int64_t bytes = 0;
+  std::map<std::string, int64_t> calls;
+};
+
+// What a forward pass of batches over a table cut by rows sends.
+Sent forward_of_batches(
+    const ts::DeviceMesh& mesh,
+    const at::Tensor& indices,
+    const ts::EmbeddingOptions& ways) {
+  const ts::EmbeddingScope scope(ways);
+  const auto weight = placed(at::ones({400, 32}, at::kFloat), mesh, {Shard(0)});
+  const auto batch = placed(indices, mesh, {Shard(0)});
+  const ts::CommDebugMode comm;
+  const auto bags = F::embedding_bag(
+      batch, weight, BagCase{.by_offsets = false}.options({}, {}));
+  EXPECT_EQ(ts::DTensor(bags).placements()[0], Shard(0));
+  return {comm.get_total_bytes(), comm.get_comm_counts()};
+}
+
+TEST(EmbeddingBag, BatchesGoToTheOwnersOfTheirRows) {
+  with_mesh({4}, [](const ts::DeviceMesh& mesh) {
+    const auto generator = at::detail::createCPUGenerator(5);
+    const auto far = torch::randint(0, 400, {1024, 20}, generator, at::kLong);
+    // Row r of the batch is looked up in the part of the table that is there.
+    const auto near =
+        far.remainder(100) +
+        at::arange(1024, at::kLong).div(256, "floor").mul(100).unsqueeze(1);
+    const ts::EmbeddingOptions gather{.way = ts::LookupWay::Gather};
+    const ts::EmbeddingOptions pooled{
+        .way = ts::LookupWay::Exchange, .bag_way = ts::BagWay::Pooled};
+    const ts::EmbeddingOptions rows{
+        .way = ts::LookupWay::Exchange, .bag_way = ts::BagWay::Rows};
+    const auto by_gather = forward_of_batches(mesh, far, gather);
+    const auto by_pooled = forward_of_batches(mesh, far, pooled);
+    const auto by_rows = forward_of_batches(mesh, far, rows);
+    const auto cheapest = forward_of_batches(mesh, far, {});
+    const auto at_home = forward_of_batches(mesh, near, {});
+    if (outside(mesh)) {
+      return;
+    }
+    const std::map<std::string, int64_t> exchange{{"all_to_all_rows", 3}};
+    EXPECT_EQ(by_gather.calls.count("all_gather"), 1);
+    EXPECT_EQ(by_pooled.calls, exchange);
+    EXPECT_EQ(by_rows.calls, exchange);
+    EXPECT_EQ(cheapest.calls, exchange);
+    EXPECT_LT(by_pooled.bytes, by_gather.bytes);
+    // At most 300 different rows are far, and 256 bags have entries of 3
+    // others.
+    EXPECT_LT(by_rows.bytes, by_pooled.bytes);
+    EXPECT_EQ(cheapest.bytes, by_rows.bytes);
+    // Notices alone.
+    EXPECT_EQ(at_home.bytes, 72 * 3);
+    const std::map<std::string, int64_t> notices{{"all_to_all_rows", 1}};
+    EXPECT_EQ(at_home.calls, notices);
+  });
+}
+
+TEST(EmbeddingBag, FewIndicesAreGathered) {
+  with_mesh({4}, [](const ts::DeviceMesh& mesh) {
+    const auto few = at::arange(8, at::kLong).view({4, 2});
+    const auto sent = forward_of_batches(mesh, few, {});
+    if (!outside(mesh)) {
+      EXPECT_EQ(sent.calls.count("all_to_all_rows"), 0);
+    }
   });
 }
 
@@ -248,7 +231,10 @@ TEST(EmbeddingBag, ModuleTrainsAsOnOneDevice) {
     }
     ts::distribute_(sharded->weight, mesh, {Shard(0)});
     step(plain, data.indices, data.offsets);
-    step(sharded, placed(data.indices, mesh), placed(data.offsets, mesh));
+    step(
+        sharded,
+        replicated(data.indices, mesh),
+        replicated(data.offsets, mesh));
     const auto full = ts::DTensor(sharded->weight.detach()).full_tensor();
     if (!outside(mesh)) {
       EXPECT_EQ(difference(full, plain->weight.detach()), "");
@@ -260,8 +246,8 @@ TEST(EmbeddingBag, Refusals) {
   with_mesh({4}, [](const ts::DeviceMesh& mesh) {
     const auto data = data_of({});
     const auto weight = placed(data.weight, mesh, {Shard(0)});
-    const auto indices = placed(data.indices, mesh);
-    const auto offsets = placed(data.offsets, mesh);
+    const auto indices = replicated(data.indices, mesh);
+    const auto offsets = replicated(data.offsets, mesh);
     throws_saying<c10::NotImplementedError>(
         "scale_grad_by_freq is not supported",
         [&] { at::embedding_bag(weight, indices, offsets, true); });
@@ -273,6 +259,52 @@ TEST(EmbeddingBag, Refusals) {
     });
     throws_saying<c10::Error>("is a plain tensor of shape", [&] {
       at::embedding_bag(data.weight, data.indices, offsets);
+    });
+  });
+}
+
+// Every rank checks the offsets of its own bags, and all are told.
+TEST(EmbeddingBag, BatchesWithBadOffsetsOrFactorsAreRefused) {
+  with_mesh({4}, [](const ts::DeviceMesh& mesh) {
+    if (outside(mesh)) {
+      return;
+    }
+    const BagCase c{.lengths = kEvenQuarters};
+    const auto data = data_of(c);
+    const auto weight = placed(data.weight, mesh, {Shard(0)});
+    const auto indices = placed(data.indices, mesh, {Shard(0)});
+    const auto factors = placed(data.factors, mesh, {Shard(0)});
+    auto descending = data.offsets.clone();
+    descending[3] = 9;  // of the second rank
+    for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
+      const ts::EmbeddingScope scope({.way = way});
+      throws_saying<c10::ValueError>("offsets must not decrease", [&] {
+        at::embedding_bag(weight, indices, replicated(descending, mesh));
+      });
+      throws_saying<c10::TypeError>("must have the table's dtype", [&] {
+        at::embedding_bag(
+            weight,
+            indices,
+            replicated(data.offsets, mesh),
+            false,
+            0,
+            false,
+            factors.to(at::kFloat));
+      });
+    }
+  });
+}
+
+TEST(EmbeddingBag, ArgumentsOnDifferentMeshesAreRefused) {
+  with_mesh({4}, [](const ts::DeviceMesh& mesh) {
+    const BagCase c{.lengths = kEvenQuarters};
+    const auto data = data_of(c);
+    const auto other = ts::init_device_mesh("cpu", {2, 2});
+    throws_saying<c10::ValueError>("arguments live on different meshes", [&] {
+      at::embedding_bag(
+          placed(data.weight, mesh, {Shard(0)}),
+          placed(data.indices, other, {Replicate(), Shard(0)}),
+          replicated(data.offsets, mesh));
     });
   });
 }

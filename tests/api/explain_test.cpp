@@ -86,6 +86,36 @@ TEST_F(Explain, NamesTheWayOfIndicesThatAreCut) {
   EXPECT_THAT(explain("aten::embedding", {table, many}), HasSubstr("* gather"));
 }
 
+TEST_F(Explain, NamesTheWayOfBagsThatAreCut) {
+  const auto table = zeros({1000, 64}, mesh_, {Shard(0)});
+  const auto ways_of = [&](int64_t bags, int64_t mode) {
+    const auto indices = zeros({bags * 8}, mesh_, {Shard(0)}, at::kLong);
+    const auto offsets = distribute_tensor(
+        at::arange(0, bags * 8, 8, at::kLong), mesh_, {Replicate()});
+    return explain(
+        "aten::_embedding_bag",
+        {table,
+         indices,
+         offsets,
+         false,
+         mode,
+         false,
+         c10::IValue(),
+         false,
+         -1});
+  };
+  EXPECT_THAT(ways_of(4, 0), HasSubstr("* gather"));
+  EXPECT_THAT(ways_of(4096, 0), HasSubstr("* exchange"));
+  EXPECT_THAT(ways_of(4096, 2), HasSubstr("* exchange"));
+  {
+    const EmbeddingScope scope({.way = LookupWay::Gather});
+    EXPECT_THAT(ways_of(4096, 0), HasSubstr("* gather"));
+  }
+  // Not cut between bags: as if they were replicated.
+  EXPECT_THAT(ways_of(3, 0), HasSubstr("* S(0),R,R,R->P(sum)"));
+  EXPECT_THAT(ways_of(3, 2), HasSubstr("merged by two all_reduces"));
+}
+
 TEST_F(Explain, TakesSpecsForTensors) {
   EXPECT_EQ(
       explain("mm", {spec({8, 16}, "S(0)"), spec({16, 12}, "R")}),

@@ -90,17 +90,11 @@ TEST_P(OpOracle, SamplesEqualOneDevice) {
   EXPECT_LE(tally.refused * 4, tally.calls);
 }
 
-std::string mesh_name(
-    const ::testing::TestParamInfo<std::vector<int64_t>>& info) {
-  std::string name;
-  for (const int64_t size : info.param) {
-    name += (name.empty() ? "" : "x") + std::to_string(size);
-  }
-  return name;
-}
-
 INSTANTIATE_TEST_SUITE_P(
-    Meshes, OpOracle, ::testing::ValuesIn(testing::mesh_shapes()), mesh_name);
+    Meshes,
+    OpOracle,
+    ::testing::ValuesIn(testing::mesh_shapes()),
+    [](const auto& info) { return testing::mesh_name(info.param); });
 
 // An op with a rule that is wrong: a running sum of cut rows is no running sum.
 at::Tensor running_sum(const at::Tensor& x) { return x.cumsum(0); }

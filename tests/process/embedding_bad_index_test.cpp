@@ -169,6 +169,48 @@ TEST_F(OneBadIndex, WithMaxNorm) {
   }
 }
 
+TEST_F(OneBadIndex, OfBags) {
+  const auto world = ts::World::from_environment(1, {std::chrono::seconds(20)});
+  const auto value = torch::arange(kRows * 4.0).view({kRows, 4});
+  const auto expect_error = [&](const ts::DeviceMesh& mesh,
+                                const ts::Placements& table,
+                                const ts::Placements& batch) {
+    SCOPED_TRACE(ts::to_string(table) + " by " + ts::to_string(batch));
+    const auto weight =
+        ts::distribute_tensor(value, mesh, table, {.same_on_all_ranks = true});
+    const auto bags_of = [&](int64_t bad) {
+      auto local = torch::tensor({{1, 8}, {3, 3}});
+      if (world.rank() >= 2) {
+        local[1][0] = bad;
+      }
+      return torch::nn::functional::embedding_bag(
+          ts::DTensor::from_local(local, mesh, batch), weight);
+    };
+    for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
+      const ts::EmbeddingScope scope({.way = way});
+      std::string text = "no error";
+      try {
+        bags_of(kRows);
+      } catch (const c10::IndexError& error) {
+        text = error.what_without_backtrace();
+      }
+      EXPECT_NE(
+          text.find("[embedding_bag] index 9 is outside the table of 9 rows"),
+          std::string::npos)
+          << text;
+      // The next one works.
+      const auto well = ts::DTensor(bags_of(0)).full_tensor();
+      EXPECT_TRUE(well[1].equal(value[3]));
+      EXPECT_TRUE(well[3].equal(
+          batch.size() == 1 ? value[3] : (value[0] + value[3]) / 2));
+    }
+  };
+  expect_error(ts::init_device_mesh("cpu", {4}), {S0}, {S0});
+  const auto grid = ts::init_device_mesh("cpu", {2, 2});
+  expect_error(grid, {S0, R}, {S0, R});
+  expect_error(grid, {S0, S1}, {S0, R});
+}
+
 TEST_F(OneBadIndex, OfGather) {
   const auto world = ts::World::from_environment(1, {std::chrono::seconds(20)});
   const auto mesh = ts::init_device_mesh("cpu", {4});

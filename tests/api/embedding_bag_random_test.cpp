@@ -1,0 +1,116 @@
+// Bags drawn at random, by the thousand, forward and backward against one
+// device. A failure prints the case, whole.
+#include <gtest/gtest.h>
+
+#include "testing/draw.h"
+#include "tests/api/embedding_bag_cases.h"
+
+namespace ts = tessera;
+using ts::testing::BagCase;
+using ts::testing::Draw;
+using ts::testing::Mode;
+using ts::testing::over_processes;
+using ts::testing::with_mesh;
+
+namespace {
+
+// Bags whose indices every one of `ranks` has as many of, so that cuts are
+// between bags.
+std::vector<int64_t> aligned_lengths(Draw& draw, int64_t ranks) {
+  const int64_t each = draw.number(1, 3);
+  const int64_t entries = draw.number(0, 6);
+  std::vector<int64_t> lengths;
+  for (int64_t r = 0; r < ranks; ++r) {
+    int64_t left = entries;
+    for (int64_t b = 0; b < each; ++b) {
+      const int64_t length = b + 1 == each ? left : draw.number(0, left);
+      lengths.push_back(length);
+      left -= length;
+    }
+  }
+  return lengths;
+}
+
+std::vector<int64_t> any_lengths(Draw& draw) {
+  std::vector<int64_t> lengths(draw.number(0, 7));
+  for (auto& length : lengths) {
+    length = draw.chance(4) ? 0 : draw.number(1, 5);
+  }
+  return lengths;
+}
+
+BagCase drawn(Draw& draw, const ts::DeviceMesh& mesh) {
+  BagCase c;
+  c.mode = draw.of<Mode>({Mode::Sum, Mode::Mean, Mode::Max});
+  c.dtype = draw.of<c10::ScalarType>(
+      {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16});
+  // One device rounds the means of half kinds at each step.
+  if (c.mode == Mode::Mean && c10::elementSize(c.dtype) == 2) {
+    c.dtype = at::kFloat;
+  }
+  c.index_dtype = draw.of<c10::ScalarType>({at::kInt, at::kLong});
+  c.rows = draw.number(1, 14);
+  c.columns = draw.number(1, 9);
+  c.by_offsets = draw.chance(2);
+  if (c.by_offsets) {
+    c.lengths = draw.chance(4) ? any_lengths(draw)
+                               : aligned_lengths(draw, mesh.size(0));
+    c.include_last_offset = draw.chance(3);
+    c.trailing = c.include_last_offset && draw.chance(4) ? 2 : 0;
+  } else {
+    c.lengths.assign(draw.number(1, 9), draw.number(1, 4));
+  }
+  c.weighted = c.mode == Mode::Sum && draw.chance(2);
+  c.sparse = c.mode != Mode::Max && draw.chance(4);
+  if (draw.chance(2)) {
+    c.padding_idx = draw.number(-c.rows, c.rows - 1);
+  }
+  c.table = draw.layout(mesh.ndim(), 2);
+  c.batch = draw.layout(mesh.ndim(), 1);
+  c.ways.way = draw.of<ts::LookupWay>(
+      {ts::LookupWay::Cheapest,
+       ts::LookupWay::Gather,
+       ts::LookupWay::Exchange,
+       ts::LookupWay::Exchange});
+  c.ways.bag_way = draw.of<ts::BagWay>(
+      {ts::BagWay::Cheapest, ts::BagWay::Pooled, ts::BagWay::Rows});
+  c.seed = draw.number(0, 1 << 30);
+  return c;
+}
+
+class RandomBags : public ::testing::TestWithParam<std::vector<int64_t>> {};
+
+TEST_P(RandomBags, AsOnOneDevice) {
+  const int trials = over_processes() ? 60 : 1000;
+  with_mesh(GetParam(), [&](const ts::DeviceMesh& mesh) {
+    int failures = 0;
+    for (int trial = 0; trial < trials && failures < 5; ++trial) {
+      Draw draw(1000 * mesh.size() + 100'000 * mesh.ndim() + trial);
+      const auto c = drawn(draw, mesh);
+      std::string failure;
+      try {
+        failure = ts::testing::bag_failure(c, mesh);
+      } catch (const c10::Error& error) {
+        failure = c.str() + ": " + error.what_without_backtrace();
+      }
+      EXPECT_EQ(failure, "") << "trial " << trial;
+      failures += failure.empty() ? 0 : 1;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Meshes,
+    RandomBags,
+    ::testing::Values(
+        std::vector<int64_t>{1},
+        std::vector<int64_t>{2},
+        std::vector<int64_t>{3},
+        std::vector<int64_t>{4},
+        std::vector<int64_t>{7},
+        std::vector<int64_t>{2, 2},
+        std::vector<int64_t>{3, 2},
+        std::vector<int64_t>{2, 2, 2}),
+    [](const auto& info) { return ts::testing::mesh_name(info.param); });
+
+}  // namespace
