@@ -89,6 +89,32 @@ BagWayRun sharded_way(
   return {name, forward, step, [=] { table->trained.restore(); }};
 }
 
+// at::embedding_bag on a distributed tensor of all ranks' indices, with sparse
+// gradients (but of maxima, as on one device).
+BagWayRun distributed_way(
+    const std::string& name,
+    const std::shared_ptr<Sharded>& table,
+    const at::Tensor& indices,
+    const at::Tensor& grad,
+    int64_t mode,
+    LookupWay way) {
+  const DTensor weight = table->weight.dtensor();
+  const auto flat =
+      DTensor::from_local(indices.flatten(), weight.mesh(), {Shard(0)});
+  const auto offsets = at::arange(0, flat.numel(), indices.size(1), at::kLong);
+  const auto forward = [=] {
+    const EmbeddingScope scope({.way = way});
+    const auto pooled = std::get<0>(at::embedding_bag(
+        weight, flat, offsets, false, mode, /*sparse=*/mode != 2));
+    return DTensor(pooled).to_local();
+  };
+  return {
+      name,
+      forward,
+      [=] { table->trained.step(forward(), grad); },
+      [=] { table->trained.restore(); }};
+}
+
 BagWayRun plain_way(
     const std::string& name,
     const at::Tensor& weight,
@@ -122,7 +148,8 @@ std::vector<BagLookup> sharded_lookups(
     const std::string layout = dim == 0 ? ", row-wise, " : ", column-wise, ";
     for (const std::string kind : kKinds) {
       const auto indices = bag_indices(size, kind, rank);
-      for (const std::string mode : kModes) {
+      for (size_t m = 0; m < kModes.size(); ++m) {
+        const std::string mode = kModes[m];
         BagLookup lookup{kind + layout + mode, false, {}};
         const auto add = [&](const char* name, BagWay way, bool fused) {
           sharded::EmbeddingBagFuncOptions options{.mode = mode, .way = way};
@@ -137,6 +164,16 @@ std::vector<BagLookup> sharded_lookups(
         if (dim == 0) {
           add("ours, Pooled", BagWay::Pooled, true);
           add("ours, Rows", BagWay::Rows, true);
+          for (const auto way : {LookupWay::Exchange, LookupWay::Gather}) {
+            lookup.ways.push_back(distributed_way(
+                way == LookupWay::Gather ? "ours, at::embedding_bag, Gather"
+                                         : "ours, at::embedding_bag",
+                table,
+                indices,
+                grad,
+                static_cast<int64_t>(m),
+                way));
+          }
         }
         lookups.push_back(std::move(lookup));
       }

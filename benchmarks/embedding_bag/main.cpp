@@ -85,8 +85,8 @@ ordered_json fingerprints(RawGroup& group, const BagLookup& lookup) {
   return result;
 }
 
-// What all ranks send together, counted and by formula. Ways other than "ours,
-// Pooled" and "ours, Rows" take the cheaper of the two.
+// What all ranks send together, counted and by formula. Exchanges that are not
+// named take the cheaper of "Pooled" and "Rows".
 BagTraffic formula(
     RawGroup& group,
     const BagBatch& batch,
@@ -101,12 +101,18 @@ BagTraffic formula(
     return sum(columns_traffic(batch));
   }
   const auto mode = lookup.substr(lookup.rfind(' ') + 1);
+  if (way.ends_with("Gather")) {
+    return sum(gather_traffic(batch, mode));
+  }
   const auto pooled = sum(pooled_traffic(batch, mode));
   const auto rows = sum(rows_traffic(batch));
-  if (way != "ours, Pooled" && way != "ours, Rows") {
-    return pooled.forward < rows.forward ? pooled : rows;
+  if (way.ends_with("Pooled")) {
+    return pooled;
   }
-  return way == "ours, Pooled" ? pooled : rows;
+  if (way.ends_with("Rows")) {
+    return rows;
+  }
+  return pooled.forward < rows.forward ? pooled : rows;
 }
 
 ordered_json sent_bytes(

@@ -88,6 +88,17 @@ BagTraffic rows_traffic(const BagBatch& batch) {
       row * sum.asks.rows};
 }
 
+BagTraffic gather_traffic(const BagBatch& batch, const std::string& mode) {
+  const int64_t others = ranks_of(batch) - 1;
+  const int64_t entries = batch.size.bags * batch.size.entries;
+  const int64_t bags = kElementBytes * batch.size.columns * batch.size.bags;
+  // Maxima and winners, an all_reduce each, or one reduce_scatter.
+  const int64_t results = mode == "max" ? 4 * bags : bags;
+  return {
+      others * (static_cast<int64_t>(sizeof(int64_t)) * entries + results),
+      others * bags};
+}
+
 BagTraffic columns_traffic(const BagBatch& batch) {
   const int64_t others = ranks_of(batch) - 1;
   const auto& size = batch.size;

@@ -27,6 +27,7 @@ struct BagBatch {
 // Of a table cut by rows, for mode "sum", "mean" or "max".
 BagTraffic pooled_traffic(const BagBatch& batch, const std::string& mode);
 BagTraffic rows_traffic(const BagBatch& batch);
+BagTraffic gather_traffic(const BagBatch& batch, const std::string& mode);
 // Of a table cut by columns, in any mode.
 BagTraffic columns_traffic(const BagBatch& batch);
 

@@ -200,6 +200,53 @@ TEST(EmbeddingBag, BatchesGoToTheOwnersOfTheirRows) {
   });
 }
 
+// The formulas of docs/embedding_bags.md.
+TEST(EmbeddingBag, GatheredBatchesSendWhatTheFormulasSay) {
+  with_mesh({4}, [](const ts::DeviceMesh& mesh) {
+    if (outside(mesh)) {
+      return;
+    }
+    const ts::EmbeddingScope scope({.way = ts::LookupWay::Gather});
+    const int64_t others = 3, size = 8, bags = 2, entries = 6, columns = 6;
+    for (const Mode mode : {Mode::Sum, Mode::Mean, Mode::Max}) {
+      for (const bool weighted : {false, true}) {
+        if (weighted && mode != Mode::Sum) {
+          continue;
+        }
+        const BagCase c{
+            .mode = mode,
+            .lengths = kRowsOfThree,
+            .by_offsets = false,
+            .weighted = weighted};
+        const auto data = data_of(c);
+        const auto weight = parameter(data.weight, mesh, {Shard(0)});
+        const auto factors = parameter(data.factors, mesh, {Shard(0)});
+        const auto indices = placed(data.indices, mesh, {Shard(0)});
+        const auto grad = placed(data.grad, mesh, {Shard(0)});
+        const int64_t result = size * columns * bags;
+        const int64_t of_factors = weighted ? size * entries : 0;
+        at::Tensor pooled;
+        {
+          const ts::CommDebugMode comm;
+          pooled = F::embedding_bag(indices, weight, c.options({}, factors));
+          const int64_t results =
+              mode == Mode::Max ? 2 * (size + 4) * columns * bags : result;
+          EXPECT_EQ(
+              comm.get_total_bytes(),
+              others * (size * entries + of_factors + results))
+              << c.str() << "\n"
+              << comm;
+        }
+        const ts::CommDebugMode comm;
+        pooled.backward(grad);
+        EXPECT_EQ(comm.get_total_bytes(), others * (result + of_factors))
+            << c.str() << "\n"
+            << comm;
+      }
+    }
+  });
+}
+
 TEST(EmbeddingBag, FewIndicesAreGathered) {
   with_mesh({4}, [](const ts::DeviceMesh& mesh) {
     const auto few = at::arange(8, at::kLong).view({4, 2});
