@@ -115,11 +115,15 @@ TEST_F(Cuda, BagsOfEveryLayoutAndMode) {
         const auto w = torch::randn({10, 6}).requires_grad_();
         const auto bags = pooled(mode, indices, w);
         bags.backward(grad);
-        const auto dw = placed(w, table);
-        const auto found = pooled(mode, placed(indices, batch), dw);
-        found.backward(placed(grad, Replicate()));
-        expect_equal(found, bags);
-        expect_equal(dw.grad(), w.grad());
+        for (const auto way :
+             {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
+          const ts::EmbeddingScope scope({.way = way});
+          const auto dw = placed(w, table);
+          const auto found = pooled(mode, placed(indices, batch), dw);
+          found.backward(placed(grad, Replicate()));
+          expect_equal(found, bags);
+          expect_equal(dw.grad(), w.grad());
+        }
       }
     }
   }
