@@ -1,11 +1,15 @@
 // Random choices for tests; the same for the same seed.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "tessera/tessera.h"
+#include "testing/worlds.h"
 
 namespace tessera::testing {
 
@@ -34,5 +38,27 @@ class Draw {
  private:
   std::mt19937_64 random_;
 };
+
+// Trials on a mesh of this shape, in the world that the tests run in.
+// `failure_of(draw, mesh)` runs one and gives what is wrong, whole, or an empty
+// text. Gives up after five failures.
+template <class F>
+void expect_trials(
+    const std::vector<int64_t>& shape, int trials, const F& failure_of) {
+  with_mesh(shape, [&](const DeviceMesh& mesh) {
+    int failures = 0;
+    for (int trial = 0; trial < trials && failures < 5; ++trial) {
+      Draw draw(1000 * mesh.size() + 100'000 * mesh.ndim() + trial);
+      const std::string failure = failure_of(draw, mesh);
+      EXPECT_EQ(failure, "") << "trial " << trial;
+      failures += failure.empty() ? 0 : 1;
+    }
+  });
+}
+
+// Uneven ones, and of up to three dimensions.
+inline std::vector<std::vector<int64_t>> trial_meshes() {
+  return {{1}, {2}, {3}, {4}, {7}, {2, 2}, {3, 2}, {2, 2, 2}};
+}
 
 }  // namespace tessera::testing

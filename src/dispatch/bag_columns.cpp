@@ -76,23 +76,16 @@ class BagColumns final : public BagVisit {
       factor_gradients(own, distributed_meta(weight).shards, result);
     }
     for (size_t i = 0; table_needs_grad && i < own.size(); ++i) {
-      auto input = all_[i];
-      input.padding_idx = query_.padding_idx;
-      const auto winners = query_.mode == BagMode::kMax
-                               ? std::optional(winners_[i])
-                               : std::nullopt;
+      BagGradient bags{own[i], whole(), all_[i], query_.mode};
+      bags.input.padding_idx = query_.padding_idx;
+      if (query_.mode == BagMode::kMax) {
+        bags.winners = winners_[i];
+      }
       if (query_.step.has_value()) {
         embedding_bag_step_(
-            distributed_meta(weight).shards[i],
-            own[i],
-            whole(),
-            input,
-            query_.mode,
-            winners,
-            *query_.step);
+            distributed_meta(weight).shards[i], bags, *query_.step);
       } else {
-        result.table.push_back(embedding_bag_dense_backward(
-            own[i], rows(), whole(), input, query_.mode, winners));
+        result.table.push_back(embedding_bag_dense_backward(bags, rows()));
       }
     }
     return result;

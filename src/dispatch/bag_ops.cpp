@@ -133,14 +133,15 @@ at::Tensor plain_backward(
       weight.size(1),
       " columns, but got one of shape ",
       grad.sizes());
-  const auto input =
-      local_bags(indices, offsets, per_sample_weights, args, local);
-  const auto part = part_of(weight, local);
-  const auto won = args.mode == BagMode::kMax ? winners : std::nullopt;
-  return sparse ? embedding_bag_sparse_backward(
-                      grad, weight.size(0), part, input, args.mode, won)
-                : embedding_bag_dense_backward(
-                      grad, weight.size(0), part, input, args.mode, won);
+  const auto backward =
+      sparse ? embedding_bag_sparse_backward : embedding_bag_dense_backward;
+  return backward(
+      {grad,
+       part_of(weight, local),
+       local_bags(indices, offsets, per_sample_weights, args, local),
+       args.mode,
+       args.mode == BagMode::kMax ? winners : std::nullopt},
+      weight.size(0));
 }
 
 at::Tensor meta_backward(

@@ -18,15 +18,9 @@ BagMode backward_mode(const BagTrade& trade) {
   return trade.mode == BagMode::kMax ? BagMode::kMax : BagMode::kSum;
 }
 
-// All bags that reach the rows held here, and their gradient.
-struct PartGradient {
-  BagInput input;
-  at::Tensor grads;
-  std::optional<at::Tensor> winners;
-};
-
-// The rank's own bags, and those asked of it with the gradient `given`.
-PartGradient both_kinds(
+// All bags that reach the rows held here: the rank's own, and those asked of it
+// with the gradient `given`.
+BagGradient both_kinds(
     const BagTrade& trade,
     const at::Tensor& grad,
     const at::Tensor& given,
@@ -34,12 +28,16 @@ PartGradient both_kinds(
   const auto& asked = trade.asked.input;
   const int64_t entries = trade.own.indices.size(0);
   const bool max = trade.mode == BagMode::kMax;
-  PartGradient both{in_dtype(trade.own, grad.scalar_type()), grad, {}};
+  BagGradient both{
+      grad,
+      trade.part,
+      in_dtype(trade.own, grad.scalar_type()),
+      backward_mode(trade)};
   if (max) {
     both.winners = trade.winners;
   }
   if (given.size(0) > 0) {
-    both.grads = at::cat({grad, given});
+    both.grad = at::cat({grad, given});
     both.input.indices = at::cat({trade.own.indices, asked.indices});
     both.input.offsets = at::cat(
         {trade.own.offsets.narrow(0, 0, grad.size(0)),
@@ -78,14 +76,15 @@ at::Tensor grad_of_listed(const BagTrade& trade, const at::Tensor& grad) {
 }
 
 at::Tensor grad_of_fetched(const BagTrade& trade, const at::Tensor& grad) {
-  return embedding_bag_dense_backward(
+  BagGradient bags{
       grad,
-      trade.wanted.wanted.size(0),
       fetched_part(trade),
       in_dtype(trade.by_fetched, grad.scalar_type()),
-      backward_mode(trade),
-      trade.mode == BagMode::kMax ? std::optional(trade.winners)
-                                  : std::nullopt);
+      backward_mode(trade)};
+  if (trade.mode == BagMode::kMax) {
+    bags.winners = trade.winners;
+  }
+  return embedding_bag_dense_backward(bags, trade.wanted.wanted.size(0));
 }
 
 at::Tensor factors_of_fetched(const BagTrade& trade, const at::Tensor& grad) {
@@ -98,16 +97,10 @@ at::Tensor grad_of_part(
     const at::Tensor& grad,
     const at::Tensor& given,
     const BagQuery& query) {
-  const auto all = both_kinds(trade, grad, given, query.padding_idx);
   const auto backward = query.sparse ? embedding_bag_sparse_backward
                                      : embedding_bag_dense_backward;
   return backward(
-      all.grads,
-      trade.held,
-      trade.part,
-      all.input,
-      backward_mode(trade),
-      all.winners);
+      both_kinds(trade, grad, given, query.padding_idx), trade.held);
 }
 
 void step_part(
@@ -116,26 +109,17 @@ void step_part(
     const at::Tensor& grad,
     const at::Tensor& given,
     const BagQuery& query) {
-  const auto mode = backward_mode(trade);
-  const auto step = [&](const PartGradient& part) {
-    embedding_bag_step_(
-        shard,
-        part.grads,
-        trade.part,
-        part.input,
-        mode,
-        part.winners,
-        *query.step);
-  };
-  if (mode == BagMode::kMax ||
+  if (trade.mode == BagMode::kMax ||
       c10::isReducedFloatingType(shard.scalar_type())) {
-    step(both_kinds(trade, grad, given, query.padding_idx));
+    embedding_bag_step_(
+        shard, both_kinds(trade, grad, given, query.padding_idx), *query.step);
     return;
   }
   // One after the other, where that does not round more: nothing is copied.
   const auto step_by = [&](BagInput input, const at::Tensor& its_grad) {
     input.padding_idx = query.padding_idx;
-    step({std::move(input), its_grad, std::nullopt});
+    embedding_bag_step_(
+        shard, {its_grad, trade.part, std::move(input)}, *query.step);
   };
   step_by(trade.own, grad);
   step_by(trade.asked.input, given);

@@ -93,17 +93,14 @@ at::Tensor readable(const at::Tensor& weight) {
   return has_side_by_side_columns(weight) ? weight : weight.contiguous();
 }
 
-void check_backward(
-    const at::Tensor& grad,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners) {
+void check_backward(const BagGradient& bags) {
+  const auto& [grad, part, input, mode, winners] = bags;
   check_lookup(grad, input, mode);
-  const int64_t bags = input.offsets.numel() - input.include_last_offset;
+  const int64_t count = input.offsets.numel() - input.include_last_offset;
   TORCH_CHECK_VALUE(
-      grad.size(0) == bags,
+      grad.size(0) == count,
       "[embedding_bag] the gradient must have a row for each of the ",
-      bags,
+      count,
       " bags, not ",
       grad.size(0));
   TORCH_INTERNAL_ASSERT(
@@ -112,19 +109,10 @@ void check_backward(
        winners->sizes() == grad.sizes()));
 }
 
-at::Tensor backward(
-    const at::Tensor& grad,
-    int64_t rows,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners,
-    bool sparse) {
-  check_backward(grad, input, mode, winners);
-  return grad.is_cpu()
-             ? bags_backward_cpu(grad, rows, part, input, mode, winners, sparse)
-             : compose_bags_backward(
-                   grad, rows, part, input, mode, winners, sparse);
+at::Tensor backward(const BagGradient& bags, int64_t rows, bool sparse) {
+  check_backward(bags);
+  return bags.grad.is_cpu() ? bags_backward_cpu(bags, rows, sparse)
+                            : compose_bags_backward(bags, rows, sparse);
 }
 
 }  // namespace
@@ -226,35 +214,19 @@ at::Tensor bag_max_rows(const at::Tensor& winners, const BagInput& input) {
       .masked_fill(winners.lt(0), -1);
 }
 
-at::Tensor embedding_bag_dense_backward(
-    const at::Tensor& grad,
-    int64_t rows,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners) {
-  return backward(grad, rows, part, input, mode, winners, /*sparse=*/false);
+at::Tensor embedding_bag_dense_backward(const BagGradient& bags, int64_t rows) {
+  return backward(bags, rows, /*sparse=*/false);
 }
 
 at::Tensor embedding_bag_sparse_backward(
-    const at::Tensor& grad,
-    int64_t rows,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners) {
-  return backward(grad, rows, part, input, mode, winners, /*sparse=*/true);
+    const BagGradient& bags, int64_t rows) {
+  return backward(bags, rows, /*sparse=*/true);
 }
 
 void embedding_bag_step_(
-    const at::Tensor& weight,
-    const at::Tensor& grad,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners,
-    double rate) {
-  check_backward(grad, input, mode, winners);
+    const at::Tensor& weight, const BagGradient& bags, double rate) {
+  check_backward(bags);
+  const auto& grad = bags.grad;
   TORCH_INTERNAL_ASSERT(weight.dim() == 2 && weight.size(1) == grad.size(1));
   TORCH_INTERNAL_ASSERT(
       grad.scalar_type() == weight.scalar_type() ||
@@ -263,9 +235,9 @@ void embedding_bag_step_(
     return;
   }
   if (weight.is_cpu() && has_side_by_side_columns(weight)) {
-    step_rows_cpu(weight, grad, part, input, mode, winners, rate);
+    step_rows_cpu(weight, bags, rate);
   } else {
-    compose_step(weight, grad, part, input, mode, winners, rate);
+    compose_step(weight, bags, rate);
   }
 }
 

@@ -118,41 +118,33 @@ BagMax merge_bag_max(at::ArrayRef<BagMax> parts);
 // the indices' dtype; -1 where nobody did.
 at::Tensor bag_max_rows(const at::Tensor& winners, const BagInput& input);
 
-// The gradient of the part's rows, [rows, d], of grad's dtype. `grad` is
-// [bags, d], the gradient of the whole result. Mode kMax needs the merged
-// `winners`. Throws as embedding_bag_part.
-at::Tensor embedding_bag_dense_backward(
-    const at::Tensor& grad,
-    int64_t rows,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners = std::nullopt);
+// What the backward pass of a part's bags is given.
+struct BagGradient {
+  at::Tensor grad;  // [bags, d], of the whole result
+  BagPart part;
+  BagInput input;
+  BagMode mode = BagMode::kSum;
+  // For kMax: the merged ones.
+  std::optional<at::Tensor> winners = std::nullopt;
+};
+
+// The gradient of the part's `rows` rows, [rows, d], of grad's dtype. Throws as
+// embedding_bag_part.
+at::Tensor embedding_bag_dense_backward(const BagGradient& bags, int64_t rows);
 
 // The same as a coalesced sparse COO tensor: the rows that are looked up here,
 // each once, in ascending order.
-at::Tensor embedding_bag_sparse_backward(
-    const at::Tensor& grad,
-    int64_t rows,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners = std::nullopt);
+at::Tensor embedding_bag_sparse_backward(const BagGradient& bags, int64_t rows);
 
 // A step of gradient descent: weight -= rate * gradient, in place, where
 // `gradient` is what embedding_bag_dense_backward would give for this part.
 // Reads and writes the rows that are looked up and no others. Rows of half
 // kinds are rounded once; those of float and double take their entries one
-// after the other. `grad` has the table's dtype or, for half kinds, may be
-// float; per_sample_weights have grad's. Throws as embedding_bag_part.
+// after the other. The gradient has the table's dtype or, for half kinds, may
+// be float; per_sample_weights have the gradient's. Throws as
+// embedding_bag_part.
 void embedding_bag_step_(
-    const at::Tensor& weight,
-    const at::Tensor& grad,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners,
-    double rate);
+    const at::Tensor& weight, const BagGradient& bags, double rate);
 
 // This part's share of the gradient of per_sample_weights, [n] of grad's dtype:
 // grad . row for entries whose row is here, 0 for others and for padding. Parts

@@ -135,13 +135,8 @@ BagMax compose_bag_max(
 }
 
 at::Tensor compose_bags_backward(
-    const at::Tensor& grad,
-    int64_t rows,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners,
-    bool sparse) {
+    const BagGradient& bags, int64_t rows, bool sparse) {
+  const auto& [grad, part, input, mode, winners] = bags;
   const Held held = held_entries(input, rows, &part);
   const auto acc = at::toOpMathType(grad.scalar_type());
   at::Tensor each = grad.index_select(0, held.bag).to(acc);
@@ -170,27 +165,16 @@ at::Tensor compose_bags_backward(
 }
 
 void compose_step(
-    const at::Tensor& weight,
-    const at::Tensor& grad,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners,
-    double rate) {
-  const auto acc = at::toOpMathType(grad.scalar_type());
-  BagInput in_acc = input;
-  if (input.per_sample_weights.has_value()) {
-    in_acc.per_sample_weights = input.per_sample_weights->to(acc);
+    const at::Tensor& weight, const BagGradient& bags, double rate) {
+  const auto acc = at::toOpMathType(bags.grad.scalar_type());
+  BagGradient in_acc = bags;
+  in_acc.grad = bags.grad.to(acc);
+  if (auto& factors = in_acc.input.per_sample_weights; factors.has_value()) {
+    factors = factors->to(acc);
   }
   // Each row once: gradients of equal rows have been added up.
-  const at::Tensor gradient = compose_bags_backward(
-      grad.to(acc),
-      weight.size(0),
-      part,
-      in_acc,
-      mode,
-      winners,
-      /*sparse=*/true);
+  const at::Tensor gradient =
+      compose_bags_backward(in_acc, weight.size(0), /*sparse=*/true);
   const at::Tensor rows = gradient._indices()[0];
   const at::Tensor stepped =
       weight.index_select(0, rows).to(acc).sub(gradient._values(), rate);

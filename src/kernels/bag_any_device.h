@@ -7,8 +7,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
-
 #include "kernels/bag.h"
 
 namespace tessera::detail {
@@ -33,23 +31,11 @@ BagMax compose_bag_max(
 
 // embedding_bag_dense_backward, or with `sparse` embedding_bag_sparse_backward.
 at::Tensor compose_bags_backward(
-    const at::Tensor& grad,
-    int64_t rows,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners,
-    bool sparse);
+    const BagGradient& bags, int64_t rows, bool sparse);
 
 // embedding_bag_step_.
 void compose_step(
-    const at::Tensor& weight,
-    const at::Tensor& grad,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners,
-    double rate);
+    const at::Tensor& weight, const BagGradient& bags, double rate);
 
 // embedding_bag_weights_backward.
 at::Tensor compose_bag_weights_backward(

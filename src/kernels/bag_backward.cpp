@@ -186,19 +186,14 @@ std::vector<BagAcc<T>> entry_factors(
 // What both kinds of backward start from: the entries of a part, row after row,
 // and the gradient of their bags.
 struct GroupedGradient {
-  GroupedGradient(
-      const at::Tensor& bag_grad,
-      int64_t rows,
-      const BagPart& part,
-      const BagInput& bags,
-      BagMode bag_mode,
-      const std::optional<at::Tensor>& bag_winners)
-      : input(bags),
-        mode(bag_mode),
-        groups(group_by_row(BagReader(bags, rows, part), rows, &counts)),
-        grad(bag_grad.contiguous()) {
-    if (bag_winners.has_value()) {
-      winners = bag_winners->contiguous();
+  GroupedGradient(const BagGradient& bags, int64_t rows)
+      : input(bags.input),
+        mode(bags.mode),
+        groups(group_by_row(
+            BagReader(bags.input, rows, bags.part), rows, &counts)),
+        grad(bags.grad.contiguous()) {
+    if (bags.winners.has_value()) {
+      winners = bags.winners->contiguous();
     }
   }
 
@@ -243,15 +238,10 @@ void GroupedGradient::make_rows(GradRun<T, Out> run) const {
 }  // namespace
 
 at::Tensor bags_backward_cpu(
-    const at::Tensor& grad,
-    int64_t rows,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners,
-    bool sparse) {
+    const BagGradient& bags, int64_t rows, bool sparse) {
+  const at::Tensor& grad = bags.grad;
   const int64_t width = grad.size(1);
-  const GroupedGradient grouped(grad, rows, part, input, mode, winners);
+  const GroupedGradient grouped(bags, rows);
   const int64_t touched = grouped.touched();
   at::Tensor out = sparse ? at::empty({touched, width}, grad.options())
                           : lazy_zeros({rows, width}, grad.options());
@@ -277,15 +267,8 @@ at::Tensor bags_backward_cpu(
 }
 
 void step_by_row_gradients(
-    const at::Tensor& weight,
-    const at::Tensor& grad,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners,
-    double rate) {
-  const GroupedGradient grouped(
-      grad, weight.size(0), part, input, mode, winners);
+    const at::Tensor& weight, const BagGradient& bags, double rate) {
+  const GroupedGradient grouped(bags, weight.size(0));
   const auto step = [&]<typename T, typename Out>(GradRun<T, Out> run) {
     run.rows = grouped.groups.rows.data();
     run.out = weight.mutable_data_ptr<Out>();
@@ -295,7 +278,7 @@ void step_by_row_gradients(
   };
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, weight.scalar_type(), "embedding_bag", [&] {
-        if (grad.scalar_type() == weight.scalar_type()) {
+        if (bags.grad.scalar_type() == weight.scalar_type()) {
           step(GradRun<scalar_t>{});
         } else {
           step(GradRun<BagAcc<scalar_t>, scalar_t>{});

@@ -3,8 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
-
 #include "kernels/bag.h"
 
 namespace tessera::detail {
@@ -12,24 +10,12 @@ namespace tessera::detail {
 // embedding_bag_dense_backward, or with `sparse` embedding_bag_sparse_backward,
 // on the CPU. Requires: arguments that bag.cpp has checked.
 at::Tensor bags_backward_cpu(
-    const at::Tensor& grad,
-    int64_t rows,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners,
-    bool sparse);
+    const BagGradient& bags, int64_t rows, bool sparse);
 
 // embedding_bag_step_ on the CPU, by the gradient of each row, which is rounded
 // once. Requires: arguments that bag.cpp has checked, columns side by side.
 void step_by_row_gradients(
-    const at::Tensor& weight,
-    const at::Tensor& grad,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners,
-    double rate);
+    const at::Tensor& weight, const BagGradient& bags, double rate);
 
 // embedding_bag_weights_backward on the CPU. Requires: arguments that bag.cpp
 // has checked.

@@ -143,20 +143,15 @@ void step_part(
 }  // namespace
 
 void step_rows_cpu(
-    const at::Tensor& weight,
-    const at::Tensor& grad,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    const std::optional<at::Tensor>& winners,
-    double rate) {
+    const at::Tensor& weight, const BagGradient& bags, double rate) {
   const bool exact =
       weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kDouble;
-  if (!exact || mode == BagMode::kMax) {
-    step_by_row_gradients(weight, grad, part, input, mode, winners, rate);
+  if (!exact || bags.mode == BagMode::kMax) {
+    step_by_row_gradients(weight, bags, rate);
     return;
   }
-  const at::Tensor dense_grad = grad.contiguous();
+  const BagInput& input = bags.input;
+  const at::Tensor dense_grad = bags.grad.contiguous();
   // Each thread takes some of the rows, with all their entries: whatever their
   // number, a row's entries come one after the other.
   const int64_t rows = weight.size(0);
@@ -166,13 +161,13 @@ void step_rows_cpu(
           std::max<int64_t>(1, input.indices.numel() * weight.size(1)));
   AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "embedding_bag", [&] {
     at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
-      const BagPart some{part.first + begin, part.total};
+      const BagPart some{bags.part.first + begin, bags.part.total};
       step_part<scalar_t>(
           weight.slice(0, begin, end),
           dense_grad,
           BagReader(input, end - begin, some),
           input,
-          mode,
+          bags.mode,
           static_cast<scalar_t>(rate));
     });
   });

@@ -7,9 +7,9 @@
 
 namespace ts = tessera;
 using ts::testing::Draw;
+using ts::testing::expect_trials;
 using ts::testing::LookupCase;
 using ts::testing::over_processes;
-using ts::testing::with_mesh;
 
 namespace {
 
@@ -49,37 +49,23 @@ LookupCase drawn(Draw& draw, int64_t mesh_dims) {
 class RandomLookups : public ::testing::TestWithParam<std::vector<int64_t>> {};
 
 TEST_P(RandomLookups, AsOnOneDevice) {
-  const auto& shape = GetParam();
-  const int trials = over_processes() ? 60 : 800;
-  with_mesh(shape, [&](const ts::DeviceMesh& mesh) {
-    int failures = 0;
-    for (int trial = 0; trial < trials && failures < 5; ++trial) {
-      Draw draw(1000 * mesh.size() + 100'000 * mesh.ndim() + trial);
-      const auto c = drawn(draw, mesh.ndim());
-      std::string failure;
-      try {
-        failure = ts::testing::lookup_failure(c, mesh);
-      } catch (const c10::Error& error) {
-        failure = c.str() + ": " + error.what_without_backtrace();
-      }
-      EXPECT_EQ(failure, "") << "trial " << trial;
-      failures += failure.empty() ? 0 : 1;
-    }
-  });
+  expect_trials(
+      GetParam(),
+      over_processes() ? 60 : 800,
+      [](Draw& draw, const ts::DeviceMesh& mesh) {
+        const auto c = drawn(draw, mesh.ndim());
+        try {
+          return ts::testing::lookup_failure(c, mesh);
+        } catch (const c10::Error& error) {
+          return c.str() + ": " + error.what_without_backtrace();
+        }
+      });
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Meshes,
     RandomLookups,
-    ::testing::Values(
-        std::vector<int64_t>{1},
-        std::vector<int64_t>{2},
-        std::vector<int64_t>{3},
-        std::vector<int64_t>{4},
-        std::vector<int64_t>{7},
-        std::vector<int64_t>{2, 2},
-        std::vector<int64_t>{3, 2},
-        std::vector<int64_t>{2, 2, 2}),
+    ::testing::ValuesIn(ts::testing::trial_meshes()),
     [](const auto& info) { return ts::testing::mesh_name(info.param); });
 
 }  // namespace

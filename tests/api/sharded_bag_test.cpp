@@ -121,26 +121,25 @@ TEST(ShardedBag, MaxNormWithPadding) {
   }
 }
 
+// Of the one mode that takes them.
+void add_factors(ShardedCase& c) {
+  if (c.options.mode != "sum") {
+    return;
+  }
+  for (size_t r = 0; r < 4; ++r) {
+    c.inputs[r].per_sample_weights =
+        exact_values(c.inputs[r].input.sizes(), at::kFloat, 50 + r);
+  }
+}
+
 TEST(ShardedBag, PerSampleWeightsWithTheirGradient) {
-  for_each_case([](ShardedCase& c) {
-    if (c.options.mode == "sum") {
-      for (size_t r = 0; r < 4; ++r) {
-        c.inputs[r].per_sample_weights =
-            exact_values(c.inputs[r].input.sizes(), at::kFloat, 50 + r);
-      }
-    }
-  });
+  for_each_case(add_factors);
 }
 
 TEST(ShardedBag, PerSampleWeightsAndPadding) {
   for_each_case([](ShardedCase& c) {
     c.options.padding_idx = 3;
-    if (c.options.mode == "sum") {
-      for (size_t r = 0; r < 4; ++r) {
-        c.inputs[r].per_sample_weights =
-            exact_values(c.inputs[r].input.sizes(), at::kFloat, 50 + r);
-      }
-    }
+    add_factors(c);
   });
 }
 
@@ -283,12 +282,7 @@ TEST(ShardedBag, UpdateAndTheFactorsGradient) {
   for_each_case([](ShardedCase& c) {
     c.options.update = RowSgd{0.25};
     c.options.padding_idx = 3;
-    if (c.options.mode == "sum") {
-      for (size_t r = 0; r < 4; ++r) {
-        c.inputs[r].per_sample_weights =
-            exact_values(c.inputs[r].input.sizes(), at::kFloat, 50 + r);
-      }
-    }
+    add_factors(c);
   });
 }
 

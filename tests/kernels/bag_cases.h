@@ -151,13 +151,13 @@ struct BagKernels {
       const std::optional<at::Tensor>& winners,
       bool sparse) const {
     const int64_t rows = s.rows(p).size(0);
+    const BagGradient bags{grad, s.part(p), s.input, mode, winners};
     if (!fused) {
-      return compose_bags_backward(
-          grad, rows, s.part(p), s.input, mode, winners, sparse);
+      return compose_bags_backward(bags, rows, sparse);
     }
     const auto f =
         sparse ? embedding_bag_sparse_backward : embedding_bag_dense_backward;
-    return f(grad, rows, s.part(p), s.input, mode, winners);
+    return f(bags, rows);
   }
   // A part of the table after a step.
   at::Tensor step(
@@ -168,13 +168,12 @@ struct BagKernels {
       const std::optional<at::Tensor>& winners,
       double rate) const {
     const at::Tensor rows = s.rows(p).clone();
-    BagInput input = s.input;
-    if (input.per_sample_weights) {
-      input.per_sample_weights =
-          input.per_sample_weights->to(grad.scalar_type());
+    BagGradient bags{grad, s.part(p), s.input, mode, winners};
+    if (auto& factors = bags.input.per_sample_weights) {
+      factors = factors->to(grad.scalar_type());
     }
     const auto f = fused ? embedding_bag_step_ : compose_step;
-    f(rows, grad, s.part(p), input, mode, winners, rate);
+    f(rows, bags, rate);
     return rows;
   }
   at::Tensor weights_backward(

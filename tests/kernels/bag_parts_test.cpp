@@ -65,11 +65,7 @@ TEST(BagParts, AStepTooSmallLeavesTheTable) {
       }
       embedding_bag_step_(
           table,
-          at::ones({2, 20}, dtype),
-          {0, 4},
-          input,
-          mode,
-          winners,
+          {at::ones({2, 20}, dtype), {0, 4}, input, mode, winners},
           /*rate=*/1e-60);
       EXPECT_TRUE(at::equal(table, before));
     }
@@ -89,7 +85,7 @@ TEST(BagParts, FirstOfEqualsWins) {
   EXPECT_TRUE(bag_max_rows(all.winners, input).eq(3).all().item<bool>());
   // The gradient goes to that entry once, though its row is in the bag twice.
   const at::Tensor grad = embedding_bag_dense_backward(
-      at::ones({1, 20}), 4, {0, 4}, input, BagMode::kMax, all.winners);
+      {at::ones({1, 20}), {0, 4}, input, BagMode::kMax, all.winners}, 4);
   EXPECT_TRUE(at::equal(grad.select(1, 0), at::tensor({0.F, 0.F, 0.F, 1.F})));
 }
 
@@ -133,7 +129,7 @@ TEST(BagParts, MeanWithCountsOfWholeBags) {
       table, whole.indices, whole.offsets, false, /*mode=*/1));
   EXPECT_TRUE(close(sum, expected, at::kFloat));
   const at::Tensor grad = embedding_bag_dense_backward(
-      at::ones({3, 2}), 3, {3, 6}, high, BagMode::kMean);
+      {at::ones({3, 2}), {3, 6}, high, BagMode::kMean}, 3);
   EXPECT_TRUE(
       close(grad.select(1, 0), at::tensor({0.0, 1.0, 1.0 / 3}), at::kFloat));
 }
@@ -155,7 +151,7 @@ TEST(BagParts, HalfKindsAddUpInFloat) {
                     .all()
                     .item<bool>());
     const at::Tensor grads = embedding_bag_dense_backward(
-        at::ones({1, 40}, dtype), 1, {0, 1}, input, BagMode::kSum);
+        {at::ones({1, 40}, dtype), {0, 1}, input, BagMode::kSum}, 1);
     EXPECT_TRUE(grads.eq(4096).all().item<bool>());
   }
 }
@@ -201,7 +197,7 @@ TEST(BagParts, Strides) {
     EXPECT_TRUE(
         close(dots, table.sum(1).index_select(0, plain.indices), at::kDouble));
     EXPECT_TRUE(close(
-        embedding_bag_dense_backward(grad, 7, {0, 7}, input, BagMode::kSum)
+        embedding_bag_dense_backward({grad, {0, 7}, input, BagMode::kSum}, 7)
             .select(1, 0),
         at::tensor({1.0, 0.0, 0.0, 2.0, 0.0, 0.0, 1.0}, at::kDouble),
         at::kDouble));
@@ -246,7 +242,7 @@ TEST(BagParts, IndexOutsideTheTable) {
         EXPECT_EQ(
             text_of<c10::IndexError>([&] {
               embedding_bag_dense_backward(
-                  grad, 10 - first, part, input, BagMode::kSum);
+                  {grad, part, input, BagMode::kSum}, 10 - first);
             }),
             expected);
         EXPECT_EQ(

@@ -170,10 +170,9 @@ std::vector<at::Tensor> everything(const BagCase& c) {
     all = {embedding_bag_part(s.table, part, s.input, c.mode)};
     all.push_back(embedding_bag_weights_backward(grad, s.table, part, s.input));
   }
-  all.push_back(embedding_bag_dense_backward(
-      grad, c.rows, part, s.input, c.mode, winners));
-  const at::Tensor sparse = embedding_bag_sparse_backward(
-      grad, c.rows, part, s.input, c.mode, winners);
+  const BagGradient bags{grad, part, s.input, c.mode, winners};
+  all.push_back(embedding_bag_dense_backward(bags, c.rows));
+  const at::Tensor sparse = embedding_bag_sparse_backward(bags, c.rows);
   all.push_back(sparse.indices());
   all.push_back(sparse.values());
   return all;

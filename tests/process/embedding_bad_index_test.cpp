@@ -6,11 +6,9 @@
 #include <chrono>
 
 #include "tessera/tessera.h"
-#include "testing/worlds.h"
+#include "testing/processes.h"
 
 namespace ts = tessera;
-using ts::testing::over_processes;
-using ts::testing::test_world;
 
 namespace {
 
@@ -20,17 +18,8 @@ const ts::Placement S1 = ts::Shard(1);
 
 constexpr int64_t kRows = 9;
 
-// In a world of its own with a short timeout: a rank that is left waiting gives
-// an error of another type soon.
-class OneBadIndex : public ::testing::Test {
+class OneBadIndex : public ts::testing::FourProcesses {
  protected:
-  void SetUp() override {
-    ASSERT_TRUE(over_processes()) << "start this test with a launcher";
-    ASSERT_EQ(test_world().size(), 4);
-    test_world().barrier();
-  }
-  void TearDown() override { test_world().barrier(); }
-
   // Each rank in turn has the bad index; its indices are known to it alone.
   static void expect_error_everywhere(
       at::IntArrayRef shape,

@@ -6,30 +6,19 @@
 #include <chrono>
 
 #include "tessera/tessera.h"
+#include "testing/processes.h"
 #include "testing/throws.h"
-#include "testing/worlds.h"
 
 namespace ts = tessera;
 using ts::sharded::EmbeddingBagFuncOptions;
-using ts::testing::over_processes;
-using ts::testing::test_world;
 using ts::testing::throws_saying;
 
 namespace {
 
 constexpr int64_t kRows = 9;
 
-// In a world of its own with a short timeout: a rank that is left waiting gives
-// an error of another type soon.
-class ShardedBadInput : public ::testing::Test {
+class ShardedBadInput : public ts::testing::FourProcesses {
  protected:
-  void SetUp() override {
-    ASSERT_TRUE(over_processes()) << "start this test with a launcher";
-    ASSERT_EQ(test_world().size(), 4);
-    test_world().barrier();
-  }
-  void TearDown() override { test_world().barrier(); }
-
   // `call(weight, bad)` for a rank that has the bad input, or has not. Each
   // rank in turn has it.
   template <typename Error>

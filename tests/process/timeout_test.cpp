@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "testing/processes.h"
 #include "tests/comm/shards.h"
 
 namespace tessera::testing {
@@ -17,17 +18,8 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// A rank that misses a collective breaks the groups of its world: each test has
-// a world of its own, and they meet in the one they share.
-class RankMissing : public ::testing::Test {
+class RankMissing : public FourProcesses {
  protected:
-  void SetUp() override {
-    ASSERT_TRUE(over_processes()) << "start this test with a launcher";
-    ASSERT_EQ(test_world().size(), 4);
-    test_world().barrier();
-  }
-  void TearDown() override { test_world().barrier(); }
-
   // The text of the error that `fn` throws, which must come within the timeout
   // and some.
   template <typename Fn>
