@@ -3,7 +3,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <unordered_set>
 
@@ -17,7 +19,6 @@ namespace tessera::detail {
 
 namespace {
 
-using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 bool records(at::TensorList tensors) {
@@ -56,21 +57,6 @@ bool counts_for_shared(const Spec& spec, int64_t position) {
   return true;
 }
 
-struct Layout : torch::CustomClassHolder {
-  Layout(SpecPtr s, Placements g) : spec(std::move(s)), grad(std::move(g)) {}
-  SpecPtr spec;
-  Placements grad;
-};
-
-Layout& saved_layout(AutogradContext* ctx) {
-  return *static_cast<Layout*>(ctx->saved_data["layout"].toCapsule().get());
-}
-
-void save_layout(AutogradContext* ctx, SpecPtr spec, Placements grad) {
-  ctx->saved_data["layout"] = c10::IValue::make_capsule(
-      c10::make_intrusive<Layout>(std::move(spec), std::move(grad)));
-}
-
 // The shards of one tensor for all ranks, or of a tensor a rank. In a simulated
 // world no two of them may share memory: what is written into one rank's shard
 // would be seen, and written again, by another. The first keeps the caller's.
@@ -89,113 +75,139 @@ Shards separate_shards(const Spec& spec, at::TensorList locals, bool shared) {
   return shards;
 }
 
-class FromShards : public torch::autograd::Function<FromShards> {
+// What happened at the boundary, for the way back. These are nodes of the graph
+// by hand: torch::autograd::Function keeps what it needs in maps by name, which
+// takes longer than all of to_local.
+class BoundaryNode : public torch::autograd::Node {
  public:
-  static at::Tensor forward(
-      AutogradContext* ctx, SpecPtr spec, bool shared, at::TensorList locals) {
-    save_layout(ctx, spec, grad_placements_of(spec->placements));
-    ctx->saved_data["shared"] = shared;
-    auto shards = separate_shards(*spec, locals, shared);
-    for (auto& shard : shards) {
-      shard = shard.detach();
-    }
-    return make_distributed(std::move(spec), std::move(shards));
-  }
+  // `grad` is how the gradient lies on the distributed side, whose tensor lies
+  // as `spec`.
+  BoundaryNode(SpecPtr spec, Placements grad)
+      : spec_(std::move(spec)), grad_(std::move(grad)) {}
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& layout = saved_layout(ctx);
-    const auto& spec = *layout.spec;
-    const auto grad = grad_in_layout(grads[0], spec.mesh, layout.grad);
-    auto shards = to_shards(grad, layout.grad);
-    variable_list result{at::Tensor(), at::Tensor()};
-    if (!ctx->saved_data["shared"].toBool()) {
-      result.insert(result.end(), shards.begin(), shards.end());
-      return result;
+ protected:
+  SpecPtr spec_;
+  Placements grad_;
+};
+
+// Counted by std::shared_ptr up to torch 2.12, with a deleter that spares the
+// stack, and by c10::intrusive_ptr since.
+using NodePtr = decltype(torch::autograd::Edge::function);
+
+template <class NodeType, class... Args>
+NodePtr make_node(Args&&... args) {
+  if constexpr (std::is_same_v<
+                    NodePtr,
+                    std::shared_ptr<torch::autograd::Node>>) {
+    return NodePtr(new NodeType(std::forward<Args>(args)...), [](auto* node) {
+      deleteNode(node);
+    });
+  } else {
+    return c10::make_intrusive<NodeType>(std::forward<Args>(args)...);
+  }
+}
+
+// Makes `outputs` the results of `node`, whose gradients go to `inputs`.
+void record(
+    const NodePtr& node, at::TensorList inputs, at::TensorList outputs) {
+  torch::autograd::edge_list edges;
+  edges.reserve(inputs.size());
+  for (const auto& input : inputs) {
+    edges.push_back(torch::autograd::impl::gradient_edge(input));
+  }
+  node->set_next_edges(std::move(edges));
+  for (const auto& output : outputs) {
+    torch::autograd::set_history(output, node);
+  }
+}
+
+class FromShards final : public BoundaryNode {
+ public:
+  FromShards(SpecPtr spec, bool shared)
+      : BoundaryNode(spec, grad_placements_of(spec->placements)),
+        shared_(shared) {}
+
+  variable_list apply(variable_list&& grads) override {
+    if (!grads[0].defined()) {
+      return variable_list(num_outputs());
+    }
+    const auto grad = grad_in_layout(grads[0], spec_->mesh, grad_);
+    auto shards = to_shards(grad, grad_);
+    if (!shared_) {
+      return shards;
     }
     at::Tensor sum;
     for (size_t i = 0; i < shards.size(); ++i) {
-      if (counts_for_shared(spec, spec.mesh.local_positions()[i])) {
+      if (counts_for_shared(*spec_, spec_->mesh.local_positions()[i])) {
         sum = sum.defined() ? at::add(sum, shards[i]) : shards[i];
       }
     }
-    result.push_back(sum);
-    return result;
+    return {sum};
   }
+
+  std::string name() const override { return "FromShardsBackward"; }
+
+ private:
+  bool shared_;
 };
 
-class ToShards : public torch::autograd::Function<ToShards> {
+class ToShards final : public BoundaryNode {
  public:
-  static variable_list forward(
-      AutogradContext* ctx, const at::Tensor& tensor, Placements grad) {
-    const auto& meta = distributed_meta(tensor);
-    save_layout(ctx, meta.spec, std::move(grad));
-    variable_list locals;
-    for (const auto& shard : meta.shards) {
-      locals.push_back(shard.detach());
-    }
-    return locals;
-  }
+  using BoundaryNode::BoundaryNode;
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& layout = saved_layout(ctx);
-    const auto& spec = *layout.spec;
-    const auto grad_spec = spec.with(layout.grad);
+  variable_list apply(variable_list&& grads) override {
+    const auto& mesh = spec_->mesh;
     for (size_t i = 0; i < grads.size(); ++i) {
       if (!grads[i].defined()) {
         grads[i] = at::zeros(
-            local_shape(
-                spec.sizes,
-                spec.mesh,
-                layout.grad,
-                spec.mesh.local_positions()[i]),
-            at::TensorOptions().dtype(spec.dtype));
+            local_shape(spec_->sizes, mesh, grad_, mesh.local_positions()[i]),
+            at::TensorOptions(input_metadata(i).options()));
       } else if (!grads[i].is_non_overlapping_and_dense()) {
         // An expanded gradient: the layout promises memory of its own.
         grads[i] = grads[i].contiguous();
       }
     }
-    return {from_shards(grad_spec, grads, false), at::Tensor()};
+    return {from_shards(spec_->with(grad_), grads, false)};
   }
+
+  std::string name() const override { return "ToShardsBackward"; }
 };
 
-class ToWhole : public torch::autograd::Function<ToWhole> {
+class ToWhole final : public BoundaryNode {
  public:
-  static at::Tensor forward(
-      AutogradContext* ctx, const at::Tensor& tensor, Placements grad) {
-    const auto& meta = distributed_meta(tensor);
-    save_layout(ctx, meta.spec, std::move(grad));
-    return meta.shards[0].detach();
-  }
+  using BoundaryNode::BoundaryNode;
 
   // Every rank that lives here goes on with the same value, and so gets the
   // same gradient, in memory of its own.
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& layout = saved_layout(ctx);
-    const auto& spec = *layout.spec;
+  variable_list apply(variable_list&& grads) override {
+    if (!grads[0].defined()) {
+      return {at::Tensor()};
+    }
     variable_list shards;
-    for (size_t i = 0; i < spec.mesh.local_positions().size(); ++i) {
+    for (size_t i = 0; i < spec_->mesh.local_positions().size(); ++i) {
       shards.push_back(
           i == 0 ? grads[0].contiguous()
                  : grads[0].clone(at::MemoryFormat::Contiguous));
     }
-    return {from_shards(spec.with(layout.grad), shards, false), at::Tensor()};
+    return {from_shards(spec_->with(grad_), shards, false)};
   }
+
+  std::string name() const override { return "ToWholeBackward"; }
 };
 
-class Redistribute : public torch::autograd::Function<Redistribute> {
+class Redistribute final : public BoundaryNode {
  public:
-  static at::Tensor forward(
-      AutogradContext* ctx, const at::Tensor& tensor, Placements to) {
-    const auto& spec = distributed_meta(tensor).spec;
-    save_layout(ctx, spec, grad_placements_of(spec->placements));
-    return move_to(tensor, to, Slices::Copy);
+  explicit Redistribute(const SpecPtr& from)
+      : BoundaryNode(from, grad_placements_of(from->placements)) {}
+
+  variable_list apply(variable_list&& grads) override {
+    if (!grads[0].defined()) {
+      return {at::Tensor()};
+    }
+    return {grad_in_layout(grads[0], spec_->mesh, grad_)};
   }
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& layout = saved_layout(ctx);
-    return {
-        grad_in_layout(grads[0], layout.spec->mesh, layout.grad), at::Tensor()};
-  }
+  std::string name() const override { return "RedistributeBackward"; }
 };
 
 }  // namespace
@@ -225,32 +237,53 @@ Placements grad_placements_of(PlacementsRef placements) {
 }
 
 at::Tensor from_shards(SpecPtr spec, at::TensorList shards, bool shared) {
-  if (records(shards)) {
-    return FromShards::apply(std::move(spec), shared, shards);
-  }
   auto parts = separate_shards(*spec, shards, shared);
-  return make_distributed(std::move(spec), std::move(parts));
+  if (!records(shards)) {
+    return make_distributed(std::move(spec), std::move(parts));
+  }
+  for (auto& part : parts) {
+    part = part.detach();
+  }
+  auto tensor = make_distributed(spec, std::move(parts));
+  record(make_node<FromShards>(spec, shared), shards, tensor);
+  return tensor;
 }
 
 std::vector<at::Tensor> to_shards(
     const at::Tensor& tensor, PlacementsRef grad_placements) {
   check_current(tensor);
-  if (records({tensor})) {
-    return ToShards::apply(
-        tensor, Placements(grad_placements.begin(), grad_placements.end()));
+  const auto& meta = distributed_meta(tensor);
+  if (!records(tensor)) {
+    return {meta.shards.begin(), meta.shards.end()};
   }
-  const auto& shards = distributed_meta(tensor).shards;
-  return {shards.begin(), shards.end()};
+  std::vector<at::Tensor> locals;
+  for (const auto& shard : meta.shards) {
+    locals.push_back(shard.detach());
+  }
+  record(
+      make_node<ToShards>(
+          meta.spec,
+          Placements(grad_placements.begin(), grad_placements.end())),
+      tensor,
+      locals);
+  return locals;
 }
 
 at::Tensor to_whole(
     const at::Tensor& replicated, PlacementsRef grad_placements) {
   check_current(replicated);
-  if (records({replicated})) {
-    return ToWhole::apply(
-        replicated, Placements(grad_placements.begin(), grad_placements.end()));
+  const auto& meta = distributed_meta(replicated);
+  if (!records(replicated)) {
+    return meta.shards[0];
   }
-  return distributed_meta(replicated).shards[0];
+  auto whole = meta.shards[0].detach();
+  record(
+      make_node<ToWhole>(
+          meta.spec,
+          Placements(grad_placements.begin(), grad_placements.end())),
+      replicated,
+      whole);
+  return whole;
 }
 
 at::Tensor redistribute(
@@ -260,10 +293,12 @@ at::Tensor redistribute(
   }
   check_current(tensor);
   const CommCauseGuard guard(cause);
-  if (records({tensor})) {
-    return Redistribute::apply(tensor, Placements(to.begin(), to.end()));
+  auto moved = move_to(tensor, to, Slices::Copy);
+  if (records(tensor)) {
+    record(
+        make_node<Redistribute>(distributed_meta(tensor).spec), tensor, moved);
   }
-  return move_to(tensor, to, Slices::Copy);
+  return moved;
 }
 
 }  // namespace tessera::detail
