@@ -88,6 +88,14 @@ void bind_embedding(py::module_& m) {
           })
       .def("__exit__", [](PyEmbeddingScope& self, py::args) { self.leave(); });
 
+  m.def(
+      "prefer_large_pages",
+      &prefer_large_pages,
+      py::arg("table"),
+      "Asks the system for large pages behind a table on the CPU; do it before "
+      "you fill the table. Tables that this library makes are laid so already. "
+      "True if the system agreed; nothing is asked for less than 4 MiB.");
+
   py::class_<MaskBuffer>(
       m,
       "MaskBuffer",
