@@ -31,6 +31,9 @@ class BagExchange final : public BagVisit {
     for (size_t i = 0; i < told.size(); ++i) {
       terms_ = settle_terms(*table_, query_, told[i]);
       settle_trade(trades_[i], terms_, told[i]);
+      if (!terms_.pooled && query_.way == BagWay::Cheapest) {
+        find_wanted(trades_[i], bounds_);
+      }
     }
     factors_need_grad_ = terms_.factors_need_grad;
   }
@@ -102,15 +105,14 @@ class BagExchange final : public BagVisit {
 
   void prepare() {
     const auto& mesh = table_->mesh;
-    Sizes bounds{0};
     for (const int64_t size : chunk_sizes(rows(), ranks())) {
-      bounds.push_back(bounds.back() + size);
+      bounds_.push_back(bounds_.back() + size);
     }
     for (size_t i = 0; i < bags_.size(); ++i) {
       const int64_t self =
           mesh.coordinate(mesh.local_positions()[i], mesh_dim_);
       trades_.push_back(make_trade(
-          bags_[i], query_, bounds, self, index_dtype(), sum_dtype()));
+          bags_[i], query_, bounds_, self, index_dtype(), sum_dtype()));
     }
   }
 
@@ -272,6 +274,7 @@ class BagExchange final : public BagVisit {
   void factor_gradients(
       ShardsRef grads, ShardsRef given, ShardsRef shards, Gradients& result);
 
+  Sizes bounds_{0};  // the owners' first rows, then the end of the table
   std::vector<BagTrade> trades_;
   BagTerms terms_;
 };

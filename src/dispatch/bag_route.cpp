@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <vector>
 
@@ -33,6 +34,39 @@ class Owners {
 
 constexpr int32_t kStays = -1;
 
+// A set of rows, to count the different ones: a fraction of the time of sorting
+// them.
+template <typename Row>
+class RowSet {
+ public:
+  // Of at most `most` rows.
+  explicit RowSet(int64_t most)
+      : slots_(std::bit_ceil(static_cast<uint64_t>(2 * most + 1)), Row(-1)),
+        shift_(64 - std::countr_zero(slots_.size())) {}
+
+  // Whether it was not there yet.
+  bool insert(Row row) {
+    // Rows that are neighbours or equally far apart are spread by Fibonacci's
+    // multiplier, 2^64 over the golden ratio.
+    uint64_t slot =
+        shift_ == 64
+            ? 0
+            : (static_cast<uint64_t>(row) * 0x9E3779B97F4A7C15U) >> shift_;
+    while (slots_[slot] != row) {
+      if (slots_[slot] == Row(-1)) {
+        slots_[slot] = row;
+        return true;
+      }
+      slot = (slot + 1) & (slots_.size() - 1);
+    }
+    return false;
+  }
+
+ private:
+  std::vector<Row> slots_;
+  int shift_;
+};
+
 template <typename Index, typename Sent>
 class Router {
  public:
@@ -40,7 +74,8 @@ class Router {
       const RankBags& bags,
       c10::IntArrayRef bounds,
       int64_t self,
-      int64_t left_out)
+      int64_t left_out,
+      bool count_rows)
       : indices_(bags.indices.cpu().contiguous()),
         bounds_(bags.bounds.cpu().contiguous()),
         index_(indices_.const_data_ptr<Index>()),
@@ -49,18 +84,21 @@ class Router {
         owners_(bounds),
         ranks_(static_cast<int64_t>(bounds.size()) - 1),
         self_(static_cast<int32_t>(self)),
-        left_out_(left_out) {}
+        left_out_(left_out),
+        count_rows_(count_rows) {}
 
   BagRoute route() {
     count();
+    if (count_rows_) {
+      count_rows();
+    }
     fill();
     return std::move(route_);
   }
 
   // Of a rank alone: nothing goes anywhere.
   BagRoute route_nothing() {
-    route_.bag_counts.assign(ranks_, 0);
-    route_.entry_counts.assign(ranks_, 0);
+    start_counts();
     route_.padding = std::find(index_, index_ + indices_.numel(), left_out_) !=
                      index_ + indices_.numel();
     make_room();
@@ -68,11 +106,16 @@ class Router {
   }
 
  private:
+  void start_counts() {
+    route_.bag_counts.assign(ranks_, 0);
+    route_.entry_counts.assign(ranks_, 0);
+    route_.row_counts.assign(ranks_, 0);
+  }
+
   // Finds each entry's owner, and how much goes to each.
   void count() {
     owner_.resize(indices_.numel());
-    route_.bag_counts.assign(ranks_, 0);
-    route_.entry_counts.assign(ranks_, 0);
+    start_counts();
     std::vector<int64_t> last_bag(ranks_, -1);
     for (int64_t b = 0; b < bag_count_; ++b) {
       route_.longest = std::max(route_.longest, bound_[b + 1] - bound_[b]);
@@ -91,6 +134,16 @@ class Router {
               static_cast<int64_t>(last_bag[owner] != b);
           last_bag[owner] = b;
         }
+      }
+    }
+  }
+
+  void count_rows() {
+    RowSet<Sent> seen(total(route_.entry_counts));
+    for (size_t e = 0; e < owner_.size(); ++e) {
+      if (owner_[e] != kStays) {
+        route_.row_counts[owner_[e]] +=
+            static_cast<int64_t>(seen.insert(static_cast<Sent>(index_[e])));
       }
     }
   }
@@ -165,6 +218,7 @@ class Router {
   int64_t ranks_;
   int32_t self_;
   int64_t left_out_;
+  bool count_rows_;
   std::vector<int32_t> owner_;
   BagRoute route_;
 };
@@ -221,10 +275,11 @@ BagRoute route_bags(
     c10::IntArrayRef bounds,
     int64_t self,
     int64_t left_out,
+    bool count_rows,
     at::ScalarType index_dtype) {
   const auto with = [&](auto index, auto sent) {
     Router<decltype(index), decltype(sent)> router(
-        bags, bounds, self, left_out);
+        bags, bounds, self, left_out, count_rows);
     return bounds.size() == 2 ? router.route_nothing() : router.route();
   };
   const bool narrow = bags.indices.scalar_type() == at::kInt;

@@ -18,6 +18,7 @@ namespace tessera::detail {
 struct BagRoute {
   Parts bag_counts;    // how many bags have entries at each owner
   Parts entry_counts;  // how many entries lie there
+  Parts row_counts;    // how many different rows they name; 0s if not counted
   // For each owner the lengths of its bags, then the rows of their entries,
   // [bags + entries], of the index dtype. A length is negative where the bag's
   // first entry is not among them.
@@ -36,6 +37,7 @@ BagRoute route_bags(
     c10::IntArrayRef bounds,
     int64_t self,
     int64_t left_out,
+    bool count_rows,
     at::ScalarType index_dtype);
 
 // What others ask of a rank.

@@ -73,11 +73,10 @@ BagTerms settle_terms(
 BagNotices bag_notices(
     const BagTrade& trade, int64_t ranks, int64_t flags, int64_t fingerprint) {
   const auto& route = trade.route;
-  const bool counted = trade.wanted.wanted.defined();
   BagNotice all;
   all.all_bags = total(route.bag_counts);
   all.all_indices = total(route.entry_counts);
-  all.all_rows = counted ? trade.wanted.wanted.size(0) : 0;
+  all.all_rows = total(route.row_counts);
   all.longest = route.longest;
   all.flags = flags;
   all.fingerprint = fingerprint;
@@ -85,7 +84,7 @@ BagNotices bag_notices(
   for (int64_t c = 0; c < ranks; ++c) {
     notices[c].bags = route.bag_counts[c];
     notices[c].indices = route.entry_counts[c];
-    notices[c].rows = counted ? trade.wanted.counts[c] : 0;
+    notices[c].rows = route.row_counts[c];
   }
   return notices;
 }
@@ -93,8 +92,8 @@ BagNotices bag_notices(
 void settle_trade(
     BagTrade& trade, const BagTerms& terms, const BagNotices& told) {
   const auto& route = trade.route;
-  trade.sent_bags = terms.pooled ? route.bag_counts : trade.wanted.counts;
-  trade.sent_entries = terms.pooled ? route.entry_counts : trade.wanted.counts;
+  trade.sent_bags = terms.pooled ? route.bag_counts : route.row_counts;
+  trade.sent_entries = terms.pooled ? route.entry_counts : route.row_counts;
   for (const auto& notice : told) {
     trade.asked_bags.push_back(terms.pooled ? notice.bags : notice.rows);
     trade.asked_entries.push_back(terms.pooled ? notice.indices : notice.rows);

@@ -257,17 +257,28 @@ BagTrade make_trade(
   trade.own.offsets = bags.bounds;
   trade.own.include_last_offset = true;
   trade.own.padding_idx = query.left_out();
-  trade.route = route_bags(bags, bounds, self, query.left_out(), index_dtype);
+  trade.route = route_bags(
+      bags,
+      bounds,
+      self,
+      query.left_out(),
+      /*count_rows=*/query.way == BagWay::Cheapest,
+      index_dtype);
   trade.listed = trade.route.bags.to(bags.indices.device());
   if (query.mode == BagMode::kMean) {
     trade.counts =
         bag_counts(trade.own).clamp_min_(1).to(sum_dtype).unsqueeze(1);
   }
-  if (query.way != BagWay::Pooled) {
-    trade.wanted = route_rows(
-        trade.own.indices.cpu().index_select(0, trade.route.places), bounds);
+  if (query.way == BagWay::Rows) {
+    find_wanted(trade, bounds);
   }
   return trade;
+}
+
+void find_wanted(BagTrade& trade, c10::IntArrayRef bounds) {
+  trade.wanted = route_rows(
+      trade.own.indices.cpu().index_select(0, trade.route.places), bounds);
+  trade.route.row_counts = trade.wanted.counts;
 }
 
 }  // namespace tessera::detail

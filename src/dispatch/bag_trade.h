@@ -51,6 +51,9 @@ BagTrade make_trade(
     at::ScalarType index_dtype,
     at::ScalarType sum_dtype);
 
+// Finds the distinct rows of others, for a trade of rows.
+void find_wanted(BagTrade& trade, c10::IntArrayRef bounds);
+
 // Pooled rows of part of the entries; for max who won them.
 struct PooledBags {
   at::Tensor values;
