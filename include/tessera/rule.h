@@ -144,6 +144,11 @@ struct Rule {
 
   std::vector<LocalArgument> local_arguments = {};
 
+  // The argument with indices, a tensor or a list of them, that the op may find
+  // outside its bounds. Where ranks have indices of their own, they tell each
+  // other how it went, 16 bytes each, and all throw what one throws.
+  std::string index_argument = {};
+
   // Numbers (Scalar and float arguments) do not change rows or shapes, so that
   // they stay out of the cache's key: a learning rate may change every step.
   bool ignores_numbers = false;

@@ -12,8 +12,8 @@ namespace tessera::sharded {
 
 namespace {
 
-using detail::BagProblem;
 using detail::BagQuery;
+using detail::Problem;
 using detail::RankBags;
 
 // One input is this process's rank's. Where several ranks live here, it would
@@ -48,7 +48,7 @@ std::vector<at::Tensor> look_up(
       " were given");
   BagQuery query;
   std::vector<RankBags> by_rank;
-  BagProblem problem = detail::problem_of([&] { query = make_query(); });
+  Problem problem = detail::problem_of([&] { query = make_query(); });
   for (size_t i = 0; i < count; ++i) {
     auto bags = detail::no_bags(table.device());
     if (problem.text.empty()) {

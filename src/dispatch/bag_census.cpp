@@ -34,7 +34,7 @@ BagNotices unpacked(const at::Tensor& words) {
 }  // namespace
 
 int64_t bag_flags(
-    const RankBags& bags, const BagProblem& problem, const BagWants& wants) {
+    const RankBags& bags, const Problem& problem, const BagWants& wants) {
   return (problem.text.empty() ? 0 : BagNotice::kProblem) |
          (bags.weights.defined() ? BagNotice::kFactors : 0) |
          (wants.factor_gradients ? BagNotice::kGradient : 0) |
@@ -50,7 +50,7 @@ bool any_flag(const BagNotices& told, int64_t flag) {
 std::vector<BagNotices> swap_notices(
     MeshDim at,
     c10::ArrayRef<BagNotices> notices,
-    const BagProblem& problem,
+    const Problem& problem,
     const char* caller) {
   auto& comm = collectives(at.mesh);
   Shards words;

@@ -33,7 +33,7 @@ struct BagNotice {
 
 // The flags of what a rank looks up, but for kPadding.
 int64_t bag_flags(
-    const RankBags& bags, const BagProblem& problem, const BagWants& wants);
+    const RankBags& bags, const Problem& problem, const BagWants& wants);
 
 // What a rank has been told, by the coordinate of who told it, itself included.
 using BagNotices = std::vector<BagNotice>;
@@ -46,7 +46,7 @@ using BagNotices = std::vector<BagNotice>;
 std::vector<BagNotices> swap_notices(
     MeshDim at,
     c10::ArrayRef<BagNotices> notices,
-    const BagProblem& problem,
+    const Problem& problem,
     const char* caller);
 
 // Whether any rank has raised the flag.

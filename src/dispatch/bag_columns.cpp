@@ -17,7 +17,7 @@ class BagColumns final : public BagVisit {
  public:
   using BagVisit::BagVisit;
 
-  void meet(const BagProblem& problem, const BagWants& wants) override {
+  void meet(const Problem& problem, const BagWants& wants) override {
     std::vector<BagNotices> notices;
     for (const auto& bags : bags_) {
       BagNotice notice;

@@ -17,7 +17,7 @@ class BagExchange final : public BagVisit {
  public:
   using BagVisit::BagVisit;
 
-  void meet(const BagProblem& problem, const BagWants& wants) override {
+  void meet(const Problem& problem, const BagWants& wants) override {
     prepare();
     std::vector<BagNotices> notices;
     for (size_t i = 0; i < trades_.size(); ++i) {

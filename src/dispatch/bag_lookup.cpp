@@ -143,23 +143,6 @@ at::ScalarType BagVisit::sum_dtype() const {
   return accumulate_dtype(table_->dtype);
 }
 
-BagProblem problem_of(c10::function_ref<void()> check) {
-  try {
-    check();
-  } catch (const c10::TypeError& error) {
-    return {error.what_without_backtrace(), ErrorKind::Type};
-  } catch (const c10::ValueError& error) {
-    return {error.what_without_backtrace(), ErrorKind::Value};
-  } catch (const c10::IndexError& error) {
-    return {error.what_without_backtrace(), ErrorKind::Index};
-  } catch (const c10::NotImplementedError& error) {
-    return {error.what_without_backtrace(), ErrorKind::NotImplemented};
-  } catch (const c10::Error& error) {
-    return {error.what_without_backtrace(), ErrorKind::Error};
-  }
-  return {};
-}
-
 RankBags no_bags(at::Device device) {
   const auto options = at::TensorOptions(at::kLong).device(device);
   return {at::empty({0}, options), at::zeros({1}, options), at::Tensor()};
@@ -170,7 +153,7 @@ std::vector<at::Tensor> lookup_bags(
     int64_t mesh_dim,
     std::vector<RankBags> bags,
     const BagQuery& query,
-    const BagProblem& problem) {
+    const Problem& problem) {
   const CommCauseGuard cause("tessera::embedding_bag");
   const BagWants wants = wants_of(weight, bags);
   std::vector<at::Tensor> factors;

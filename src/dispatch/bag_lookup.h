@@ -5,13 +5,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
-#include <c10/util/FunctionRef.h>
 
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/collectives.h"
+#include "dispatch/agreement.h"
 #include "dispatch/tensor.h"
 #include "kernels/bag.h"
 #include "tessera/embedding.h"
@@ -53,14 +53,6 @@ struct RankBags {
   int64_t bags() const { return bounds.size(0) - 1; }
 };
 
-// What is wrong on a rank; an empty text: nothing.
-struct BagProblem {
-  std::string text;
-  ErrorKind kind = ErrorKind::Value;
-};
-
-// What `check` throws.
-BagProblem problem_of(c10::function_ref<void()> check);
 // Of a rank with a problem, whose input is not looked at.
 RankBags no_bags(at::Device device);
 
@@ -86,7 +78,7 @@ std::vector<at::Tensor> lookup_bags(
     int64_t mesh_dim,
     std::vector<RankBags> bags,
     const BagQuery& query,
-    const BagProblem& problem);
+    const Problem& problem);
 
 // One lookup: what its ranks have told each other is kept for the backward
 // pass. Nothing here is recorded for autograd.
@@ -105,7 +97,7 @@ class BagVisit : public torch::CustomClassHolder {
       const BagQuery& query);
 
   // Swaps what the ranks must know of each other, and throws what is wrong.
-  virtual void meet(const BagProblem& problem, const BagWants& wants) = 0;
+  virtual void meet(const Problem& problem, const BagWants& wants) = 0;
   // The pooled rows. `shards` may be renormalised. Requires: meet() was called.
   virtual std::vector<at::Tensor> pool(const at::Tensor& weight) = 0;
   // `weight` is the same table, undefined unless factors need it, which then is

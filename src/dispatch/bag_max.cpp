@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "comm/comm_event.h"
+#include "dispatch/agreement.h"
 #include "dispatch/autograd.h"
-#include "dispatch/index_kernel.h"
 
 namespace tessera::detail {
 
@@ -82,7 +82,7 @@ Bags max_over_rows(
   const int64_t bags = offsets.size(0) - (args.include_last_offset ? 1 : 0);
   Shards values;
   Shards winners;
-  run_agreed(indices, kCause, [&] {
+  const auto find_maxima = [&] {
     for (size_t i = 0; i < table.mesh.local_positions().size(); ++i) {
       auto part = plain_bag(
           distributed_meta(weight).shards[i],
@@ -95,7 +95,12 @@ Bags max_over_rows(
       values.push_back(std::move(part.pooled));
       winners.push_back(std::move(part.winners));
     }
-  });
+  };
+  if (differs_over_ranks(batch.placements, table.mesh)) {
+    run_agreed(table.mesh, kCause, find_maxima);
+  } else {
+    find_maxima();
+  }
   const CommCauseGuard cause(kCause);
   Placements placements = table.placements;
   for (int64_t m = 0; m < table.mesh.ndim(); ++m) {

@@ -3,7 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 
-#include "dispatch/index_kernel.h"
+#include "dispatch/kernel.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {
@@ -276,7 +276,7 @@ void define_bag_ops(torch::Library& library) {
 }
 
 void register_bag_ops(torch::Library& distributed) {
-  distributed.impl("bag", index_kernel("tessera::bag", 1));
+  distributed.impl("bag", boxed_kernel("tessera::bag"));
   distributed.impl("bag_backward", boxed_kernel("tessera::bag_backward"));
   distributed.impl(
       "bag_weights_backward", boxed_kernel("tessera::bag_weights_backward"));

@@ -152,7 +152,7 @@ std::optional<ExchangePlan> chosen_exchange(const BagCall& call, int64_t m) {
 
 // What each local rank looks up, or what is wrong with it. A rank whose input
 // is wrong takes part without any: the others must learn of it.
-BagProblem bags_by_rank(
+Problem bags_by_rank(
     const BagCall& call,
     const ExchangePlan& plan,
     std::vector<RankBags>& by_rank) {
@@ -164,7 +164,7 @@ BagProblem bags_by_rank(
   if (call.per_sample_weights.has_value()) {
     factors = to_shards(*call.per_sample_weights, plan.factors);
   }
-  BagProblem problem;
+  Problem problem;
   for (size_t i = 0; i < positions.size(); ++i) {
     auto bags = no_bags(table.shards[i].device());
     if (problem.text.empty()) {

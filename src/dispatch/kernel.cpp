@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "comm/comm_event.h"
+#include "dispatch/agreement.h"
 #include "dispatch/call_key.h"
 #include "dispatch/learn_dtypes.h"
 #include "dispatch/op_plan.h"
@@ -69,6 +70,17 @@ CopiedAt copied_at(const OpPlan& plan, const c10::IValue& base) {
              : std::nullopt;
 }
 
+// Calls the op on shards. Where ranks have indices of their own, all learn of a
+// bad one.
+template <typename Calls>
+void run_locally(const OpInfo& op, const OpPlan& plan, const Calls& calls) {
+  if (plan.agrees) {
+    run_agreed(plan.mesh, op.name, calls);
+  } else {
+    calls();
+  }
+}
+
 // The common case: one shard lives here, it lies as the op wants it, the op
 // returns no list. The arguments are exchanged for their shards where they
 // stand.
@@ -97,7 +109,7 @@ void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
       stack[first + index] = value;
     }
   }
-  op.handle.callBoxed(&stack);
+  run_locally(op, plan, [&] { op.handle.callBoxed(&stack); });
 
   size_t next_output = 0;
   size_t next_original = 0;
@@ -259,11 +271,7 @@ void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
   if (plan.dtypes_unknown && (count == 0 || plan.without_data)) {
     learn_dtypes(op, plan, args, call);
   }
-  for (size_t k = 0; k < count; ++k) {
-    if (plan.without_data) {
-      results.take_empty(plan, plan.mesh.local_positions()[k]);
-      continue;
-    }
+  const auto call_on_shard = [&](size_t k) {
     local.assign(args.begin(), args.end());
     for (size_t i = 0; i < tensors.size(); ++i) {
       tensors[i] = shards[i].empty() ? at::Tensor() : shards[i][k];
@@ -276,6 +284,17 @@ void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
     }
     op.handle.callBoxed(&local);
     results.take(local);
+  };
+  if (plan.without_data) {
+    for (const int64_t position : plan.mesh.local_positions()) {
+      results.take_empty(plan, position);
+    }
+  } else {
+    run_locally(op, plan, [&] {
+      for (size_t k = 0; k < count; ++k) {
+        call_on_shard(k);
+      }
+    });
   }
   for (auto& value : results.wrap(plan, args, copied)) {
     stack.push_back(std::move(value));
@@ -333,6 +352,11 @@ void run_op(const OpInfo& op, Stack* stack) {
   if (key.cacheable()) {
     PlanCache::local().insert(key, std::move(plan));
   }
+}
+
+torch::CppFunction boxed_kernel(const char* name) {
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<OpKernel>(
+      c10::Dispatcher::singleton().findSchemaOrThrow(name, "")));
 }
 
 void fallback_kernel(const c10::OperatorHandle& handle, Stack* stack) {

@@ -4,6 +4,7 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
 
 #include "dispatch/op_info.h"
 
@@ -44,6 +45,9 @@ class OpKernel final : public c10::OperatorKernel {
  private:
   OpInfo op_;
 };
+
+// That of an op of our own, by its qualified name.
+torch::CppFunction boxed_kernel(const char* name);
 
 // The kernel of ops that were not there when the library was loaded.
 void fallback_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack);

@@ -1,5 +1,6 @@
 #include "dispatch/op_plan.h"
 
+#include "dispatch/agreement.h"
 #include "dispatch/infer.h"
 #include "plan/propagate.h"
 
@@ -223,6 +224,7 @@ class Planner {
     if (!rule_.local_arguments.empty()) {
       plan_local_arguments(choice);
     }
+    plan_->agrees = has_own_indices(choice);
     return std::move(plan_);
   }
 
@@ -278,6 +280,22 @@ class Planner {
                            : nullptr);
       }
     }
+  }
+
+  bool has_own_indices(const Choice& choice) const {
+    if (rule_.index_argument.empty()) {
+      return false;
+    }
+    const auto index =
+        call_->schema().argumentIndexWithName(rule_.index_argument);
+    for (size_t i = 0; i < tensors_.slots.size(); ++i) {
+      if (static_cast<int>(tensors_.slots[i].argument) == index &&
+          plan_->inputs[i] != nullptr &&
+          differs_over_ranks(choice.inputs[i], plan_->mesh)) {
+        return true;
+      }
+    }
+    return false;
   }
 
   bool on_meta() const {

@@ -47,6 +47,9 @@ struct OpPlan {
   // alone says what the results are like.
   bool without_data = false;
 
+  // Ranks have indices of their own, and the op may find fault with them.
+  bool agrees = false;
+
   explicit OpPlan(const DeviceMesh& m) : mesh(m) {}
 };
 

@@ -3,7 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 
-#include "dispatch/index_kernel.h"
+#include "dispatch/kernel.h"
 #include "kernels/embedding.h"
 #include "kernels/gather.h"
 
@@ -186,8 +186,8 @@ void define_part_ops(torch::Library& library) {
 }
 
 void register_part_ops(torch::Library& distributed) {
-  distributed.impl("lookup", index_kernel("tessera::lookup", 1));
-  distributed.impl("gather_part", index_kernel("tessera::gather_part", 2));
+  distributed.impl("lookup", boxed_kernel("tessera::lookup"));
+  distributed.impl("gather_part", boxed_kernel("tessera::gather_part"));
   distributed.impl("lookup_backward", boxed_kernel("tessera::lookup_backward"));
   distributed.impl(
       "gather_part_backward", boxed_kernel("tessera::gather_part_backward"));

@@ -140,7 +140,9 @@ Rows bag_weights_backward_rows(const OpCall& call) {
 void add_bag_rules(RuleTable& table) {
   table.add(
       "tessera::bag",
-      {.rows = bag_rows, .local_arguments = part_arguments(kForward)});
+      {.rows = bag_rows,
+       .local_arguments = part_arguments(kForward),
+       .index_argument = "indices"});
   table.add(
       "tessera::bag_backward",
       {.rows = bag_backward_rows,

@@ -104,7 +104,8 @@ void add_embedding_rules(RuleTable& table) {
   table.add(
       "tessera::lookup",
       {.rows = lookup_rows_of,
-       .local_arguments = {first_row(0), table_rows(0)}});
+       .local_arguments = {first_row(0), table_rows(0)},
+       .index_argument = "indices"});
   table.add(
       "tessera::lookup_backward",
       {.rows = lookup_backward_rows,

@@ -175,17 +175,27 @@ Rows index_add_rows(const OpCall& call) {
 void add_index_rules(RuleTable& table) {
   add_index_tensor_rules(table);
   table.add(
-      "aten::index_select", rule_of(index_select_rows, index_select_sizes));
-  table.add({"aten::index_add", "aten::index_add_"}, rule_of(index_add_rows));
+      "aten::index_select",
+      {.rows = index_select_rows,
+       .output_sizes = index_select_sizes,
+       .index_argument = "index"});
+  table.add(
+      {"aten::index_add", "aten::index_add_"},
+      {.rows = index_add_rows, .index_argument = "index"});
   table.add(
       "tessera::gather_part",
-      {.rows = gather_rows, .local_arguments = {first(0), size(0)}});
+      {.rows = gather_rows,
+       .local_arguments = {first(0), size(0)},
+       .index_argument = "index"});
   table.add(
       "tessera::gather_part_backward",
       {.rows = gather_backward_rows, .local_arguments = {first(2), size(2)}});
-  table.add({"aten::scatter", "aten::scatter_"}, rule_of(scatter_rows));
   table.add(
-      {"aten::scatter_add", "aten::scatter_add_"}, rule_of(scatter_add_rows));
+      {"aten::scatter", "aten::scatter_"},
+      {.rows = scatter_rows, .index_argument = "index"});
+  table.add(
+      {"aten::scatter_add", "aten::scatter_add_"},
+      {.rows = scatter_add_rows, .index_argument = "index"});
 }
 
 }  // namespace tessera::detail

@@ -182,8 +182,11 @@ Rows index_put_rows(const OpCall& call) {
 }  // namespace
 
 void add_index_tensor_rules(RuleTable& table) {
-  table.add("aten::index.Tensor", rule_of(index_rows));
-  table.add({"aten::index_put", "aten::index_put_"}, rule_of(index_put_rows));
+  table.add(
+      "aten::index.Tensor", {.rows = index_rows, .index_argument = "indices"});
+  table.add(
+      {"aten::index_put", "aten::index_put_"},
+      {.rows = index_put_rows, .index_argument = "indices"});
 }
 
 }  // namespace tessera::detail

@@ -200,6 +200,60 @@ TEST_F(OneBadIndex, OfBags) {
   expect_error(grid, {S0, S1}, {S0, R});
 }
 
+// Ops of ATen's own, whatever they throw for it.
+TEST_F(OneBadIndex, OfIndexing) {
+  const auto world = ts::World::from_environment(1, {std::chrono::seconds(20)});
+  const auto mesh = ts::init_device_mesh("cpu", {4});
+  const auto value = torch::arange(kRows * 4.0).view({kRows, 4});
+  const auto batch = [&](const at::Tensor& local) {
+    return ts::DTensor::from_local(local, mesh, {S0});
+  };
+  using Call = std::function<at::Tensor(
+      const at::Tensor& x, const at::Tensor& index, const at::Tensor& source)>;
+  const std::map<std::string, Call> calls{
+      {"index_select",
+       [](auto& x, auto& index, auto&) { return x.index_select(0, index); }},
+      {"index", [](auto& x, auto& index, auto&) { return x.index({index}); }},
+      {"index_put",
+       [](auto& x, auto& index, auto& source) {
+         return x.index_put({index}, source, /*accumulate=*/true);
+       }},
+      {"index_add",
+       [](auto& x, auto& index, auto& source) {
+         return x.index_add(0, index, source);
+       }},
+      {"scatter_add", [](auto& x, auto& index, auto& source) {
+         const auto rows = index.unsqueeze(1).expand_as(source);
+         return x.scatter_add(0, rows, source);
+       }}};
+  const auto source = batch(torch::ones({2, 4}));
+  const auto good = batch(torch::tensor({1, 8}));
+  const auto bad = batch(
+      torch::tensor({int64_t{1}, world.rank() == 2 ? kRows : int64_t{8}}));
+  for (const auto& [name, call] : calls) {
+    for (const auto& table : {R, S1, S0}) {
+      SCOPED_TRACE(name + " on " + table.str());
+      const auto x = ts::distribute_tensor(
+          value, mesh, {table}, {.same_on_all_ranks = true});
+      std::string text = "no error";
+      try {
+        call(x, bad, source);
+      } catch (const c10::Error& error) {
+        text = error.what_without_backtrace();
+      }
+      EXPECT_TRUE(
+          text.find("out of range") != std::string::npos ||
+          text.find("out of bounds") != std::string::npos)
+          << text;
+      EXPECT_TRUE(
+          ts::DTensor(call(x, good, source))
+              .full_tensor()
+              .equal(call(value, good.full_tensor(), source.full_tensor())));
+      EXPECT_TRUE(x.full_tensor().equal(value));
+    }
+  }
+}
+
 TEST_F(OneBadIndex, OfGather) {
   const auto world = ts::World::from_environment(1, {std::chrono::seconds(20)});
   const auto mesh = ts::init_device_mesh("cpu", {4});

@@ -1,0 +1,36 @@
+// Errors that one rank alone may find, in what it has for itself: all ranks
+// throw them, so that none waits for one that has stopped.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
+
+#include <string>
+#include <string_view>
+
+#include "comm/collectives.h"
+
+namespace tessera::detail {
+
+// What is wrong on a rank; an empty text: nothing.
+struct Problem {
+  std::string text;
+  ErrorKind kind = ErrorKind::Value;
+};
+
+// What `check` throws.
+Problem problem_of(c10::function_ref<void()> check);
+
+// Whether ranks have values of their own of this tensor, one of which alone may
+// be bad.
+bool differs_over_ranks(PlacementsRef placements, const DeviceMesh& mesh);
+
+// Runs `body`; if it throws c10::Error on some ranks of the mesh, every rank
+// throws the first one's. Communicates: an agreement, counted for `cause`.
+// `body` may communicate before it reads what may be bad, not after.
+void run_agreed(
+    const DeviceMesh& mesh,
+    std::string_view cause,
+    c10::function_ref<void()> body);
+
+}  // namespace tessera::detail
