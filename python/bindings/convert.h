@@ -47,8 +47,10 @@ Placements as_placements(
 // A shape or strides: torch.Size, a sequence of integers.
 Sizes as_sizes(py::handle sizes, const char* caller);
 
-// 'cheapest', 'pooled' or 'rows'. Throws ValueError on anything else.
-BagWay bag_way_of(const char* caller, const std::string& way);
+// 'cheapest', 'pooled' or 'rows', given as `argument`. Throws ValueError on
+// anything else.
+BagWay bag_way_of(
+    const char* caller, const char* argument, const std::string& way);
 
 // The Python object of a placement's own class (Shard, Replicate, ...).
 py::object to_python(const Placement& placement);

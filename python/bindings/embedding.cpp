@@ -27,7 +27,8 @@ LookupWay way_of(const std::string& way) {
 
 }  // namespace
 
-BagWay bag_way_of(const char* caller, const std::string& way) {
+BagWay bag_way_of(
+    const char* caller, const char* argument, const std::string& way) {
   if (way == "cheapest") return BagWay::Cheapest;
   if (way == "pooled") return BagWay::Pooled;
   TORCH_CHECK_VALUE(
@@ -35,7 +36,7 @@ BagWay bag_way_of(const char* caller, const std::string& way) {
       "[",
       caller,
       "] expected ",
-      caller == std::string_view("embedding_bag") ? "way" : "bag_way",
+      argument,
       " 'cheapest', 'pooled' or 'rows', got '",
       way,
       "'");
@@ -48,8 +49,10 @@ class PyEmbeddingScope {
  public:
   PyEmbeddingScope(
       const std::string& way, const std::string& bag_way, bool max_norm)
-      : options_{way_of(way), bag_way_of("EmbeddingScope", bag_way), max_norm} {
-  }
+      : options_{
+            way_of(way),
+            bag_way_of("EmbeddingScope", "bag_way", bag_way),
+            max_norm} {}
 
   void enter() {
     scopes_.push_back(std::make_unique<EmbeddingScope>(options_));
@@ -71,8 +74,7 @@ void bind_embedding(py::module_& m) {
       "for indices that are sharded over the ranks which share a table's rows: "
       "'gather', 'exchange' or whichever is 'cheapest'. `bag_way` is what an "
       "exchange brings to bags: what owners have 'pooled', 'rows', or "
-      "whichever "
-      "is 'cheapest'. `max_norm` allows "
+      "whichever is 'cheapest'. `max_norm` allows "
       "modules with max_norm to renormalise distributed tables. Scopes nest.")
       .def(
           py::init<const std::string&, const std::string&, bool>(),

@@ -160,7 +160,7 @@ py::object embedding_bag(
   options.sparse = sparse;
   options.include_last_offset = include_last_offset;
   options.padding_idx = padding_idx;
-  options.way = bag_way_of("embedding_bag", way);
+  options.way = bag_way_of("embedding_bag", "way", way);
   options.update = as_update(update, "embedding_bag");
   const auto table = as_weight(weight);
   if (THPVariable_Check(input.ptr())) {

@@ -79,7 +79,7 @@ Bags max_over_rows(
                            : redistribute(given_indices, whole, kCause);
   const auto& table = *distributed_meta(weight).spec;
   const auto& batch = *distributed_meta(indices).spec;
-  const int64_t bags = offsets.size(0) - (args.include_last_offset ? 1 : 0);
+  const int64_t bags = all_bags(offsets, args.include_last_offset);
   Shards values;
   Shards winners;
   const auto find_maxima = [&] {

@@ -33,10 +33,6 @@ constexpr const char* kBagWeightsBackward =
     "bool whole_bags=False, *, int first_row=0, int? table_rows=None, "
     "int first_bag=0, int? bag_count=None, int first_index=0) -> Tensor";
 
-int64_t all_bags(const at::Tensor& offsets, bool include_last_offset) {
-  return offsets.size(0) - (include_last_offset ? 1 : 0);
-}
-
 void check_table(const at::Tensor& weight) {
   TORCH_CHECK_VALUE(
       weight.dim() == 2,

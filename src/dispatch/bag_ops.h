@@ -23,6 +23,11 @@ struct BagArgs {
   bool sparse = false;  // the gradient holds the touched rows alone
 };
 
+// How many bags these offsets begin.
+inline int64_t all_bags(const at::Tensor& offsets, bool include_last_offset) {
+  return offsets.size(0) - (include_last_offset ? 1 : 0);
+}
+
 // What part of the table and of the bags a tensor holds.
 struct BagLocal {
   int64_t first_row = 0;

@@ -57,6 +57,13 @@ bool cut_between_bags(const BagCall& call, int64_t m) {
   return true;
 }
 
+void lay_factors(BagCall& call, PlacementsRef placements) {
+  if (call.per_sample_weights.has_value()) {
+    call.per_sample_weights =
+        redistribute(*call.per_sample_weights, placements, kCause);
+  }
+}
+
 at::Tensor pool_as_they_lie(const BagCall& call) {
   return bag(call.weight,
              call.indices,
@@ -72,10 +79,7 @@ at::Tensor gather_bags(BagCall call, std::optional<int64_t> deal_out) {
   const auto& mesh = distributed_meta(call.indices).spec->mesh;
   const Placements whole(mesh.ndim(), Replicate());
   call.indices = redistribute(call.indices, whole, kCause);
-  if (call.per_sample_weights.has_value()) {
-    call.per_sample_weights =
-        redistribute(*call.per_sample_weights, whole, kCause);
-  }
+  lay_factors(call, whole);
   call.args.whole_bags = false;
   const auto bags = pool_as_they_lie(call);
   Placements dealt = distributed_meta(bags).spec->placements;
@@ -190,10 +194,7 @@ Problem bags_by_rank(
 
 at::Tensor exchange_bags(BagCall call, const ExchangePlan& plan) {
   const auto& batch = distributed_meta(call.indices).spec;
-  if (call.per_sample_weights.has_value()) {
-    call.per_sample_weights =
-        redistribute(*call.per_sample_weights, batch->placements, kCause);
-  }
+  lay_factors(call, batch->placements);
   check_current(call.indices);
   std::vector<RankBags> by_rank;
   const auto problem = bags_by_rank(call, plan, by_rank);
@@ -222,10 +223,7 @@ at::Tensor pool_bags(BagCall call) {
     return gather_bags(std::move(call), std::nullopt);
   }
   if (table.placements[m].is_replicate()) {
-    if (call.per_sample_weights.has_value()) {
-      call.per_sample_weights =
-          redistribute(*call.per_sample_weights, batch.placements, kCause);
-    }
+    lay_factors(call, batch.placements);
     return pool_as_they_lie(call);
   }
   if (const auto plan = chosen_exchange(call, m)) {

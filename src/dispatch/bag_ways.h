@@ -19,9 +19,7 @@ struct BagCall {
   std::optional<at::Tensor> per_sample_weights;
   BagArgs args;
 
-  int64_t bags() const {
-    return offsets.size(0) - (args.include_last_offset ? 1 : 0);
-  }
+  int64_t bags() const { return all_bags(offsets, args.include_last_offset); }
 };
 
 // The pooled rows of all bags. Where indices are cut between bags, each rank
