@@ -144,7 +144,7 @@ at::Tensor& index_put_(
     return self;
   }
   // Indices may point at any rank: written as a whole, each keeps its part.
-  return self.copy_(index_put(self, integers, values, accumulate));
+  return self.copy_(detail::index_put(self, integers, values, accumulate));
 }
 
 // What derivatives call. They vouch for their indices, which saves nothing
@@ -155,7 +155,7 @@ at::Tensor& index_put_impl_(
     const at::Tensor& values,
     bool accumulate,
     bool /*unsafe*/) {
-  return index_put_(self, indices, values, accumulate);
+  return detail::index_put_(self, indices, values, accumulate);
 }
 
 }  // namespace

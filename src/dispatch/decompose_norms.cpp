@@ -109,7 +109,7 @@ at::Tensor norm(const at::Tensor& self, const at::Scalar& p) {
 
 at::Tensor dist(
     const at::Tensor& self, const at::Tensor& other, const at::Scalar& p) {
-  return norm(at::sub(self, other), p);
+  return detail::norm(at::sub(self, other), p);
 }
 
 }  // namespace
