@@ -10,9 +10,6 @@ namespace tessera::detail {
 
 namespace {
 
-constexpr const char* kBag = "embedding_bag";
-constexpr const char* kRow = "embedding";
-
 void check_flags(
     const char* caller,
     bool scale_grad_by_freq,
@@ -154,15 +151,18 @@ void check_table(
 BagQuery checked_query(
     const ShardedTensor& weight, const sharded::EmbeddingFuncOptions& options) {
   check_flags(
-      kRow, options.scale_grad_by_freq, options.sparse, options.max_norm);
+      kLookupDoor,
+      options.scale_grad_by_freq,
+      options.sparse,
+      options.max_norm);
   BagQuery query;
-  query.caller = kRow;
+  query.caller = kLookupDoor;
   query.padding_idx =
-      checked_padding(kRow, options.padding_idx, weight.size(0));
+      checked_padding(kLookupDoor, options.padding_idx, weight.size(0));
   query.reads_padding = true;
   query.max_norm = options.max_norm;
   query.norm_type = options.norm_type;
-  query.step = checked_step(kRow, options.update, weight);
+  query.step = checked_step(kLookupDoor, options.update, weight);
   query.way = BagWay::Rows;  // a bag of one is never longer than its row
   return query;
 }
@@ -171,15 +171,15 @@ BagQuery checked_query(
     const ShardedTensor& weight,
     const sharded::EmbeddingBagFuncOptions& options) {
   BagQuery query;
-  query.caller = kBag;
+  query.caller = kBagDoor;
   query.mode = mode_of(options.mode);
   check_flags(
-      kBag, options.scale_grad_by_freq, options.sparse, options.max_norm);
+      kBagDoor, options.scale_grad_by_freq, options.sparse, options.max_norm);
   query.padding_idx =
-      checked_padding(kBag, options.padding_idx, weight.size(0));
+      checked_padding(kBagDoor, options.padding_idx, weight.size(0));
   query.max_norm = options.max_norm;
   query.norm_type = options.norm_type;
-  query.step = checked_step(kBag, options.update, weight);
+  query.step = checked_step(kBagDoor, options.update, weight);
   query.way = options.way;
   return query;
 }

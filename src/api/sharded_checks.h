@@ -9,6 +9,10 @@
 
 namespace tessera::detail {
 
+// The public functions, as the texts of errors name them.
+inline constexpr const char* kLookupDoor = "embedding";
+inline constexpr const char* kBagDoor = "embedding_bag";
+
 // Throws c10::TypeError, c10::ValueError or c10::Error, tagged with `caller`,
 // unless the table is one that can be looked up: 2-d, floating point, cut in
 // chunks of rows or columns, one a rank. Depends on what is alike on all ranks.

@@ -11,9 +11,6 @@ namespace tessera::detail {
 
 namespace {
 
-constexpr const char* kBag = "embedding_bag";
-constexpr const char* kRow = "embedding";
-
 void check_integers(const char* caller, const char* name, const at::Tensor& t) {
   TORCH_CHECK_TYPE(
       t.scalar_type() == at::kInt || t.scalar_type() == at::kLong,
@@ -80,7 +77,7 @@ at::Tensor checked_bounds(
       offsets.dim() == 1,
       "[embedding_bag] offsets must have 1 dimension, not ",
       offsets.dim());
-  check_integers(kBag, "offsets", offsets);
+  check_integers(kBagDoor, "offsets", offsets);
   auto bounds = offsets.to(at::kLong);
   if (include_last_offset) {
     TORCH_CHECK_VALUE(
@@ -144,7 +141,7 @@ at::Tensor checked_factors(
 }  // namespace
 
 RankBags checked_rows(const at::Tensor& input, const ShardedTensor& weight) {
-  check_input(kRow, input, weight);
+  check_input(kLookupDoor, input, weight);
   const auto flat = input.reshape({-1}).contiguous();
   return {flat, bounds_of_rows(flat.unsqueeze(1)), at::Tensor()};
 }
@@ -165,7 +162,7 @@ RankBags checked_bags(
       !input.input.defined() || input.input.dim() <= 2,
       "[embedding_bag] Input more than 2 dims not supported: it has ",
       input.input.dim());
-  check_input(kBag, input.input, weight);
+  check_input(kBagDoor, input.input, weight);
   const int64_t dims = input.input.dim();
   TORCH_CHECK_VALUE(
       dims > 0, "[embedding_bag] the input must have 1 or 2 dims, not 0");

@@ -13,7 +13,6 @@ namespace tessera::detail {
 
 namespace {
 
-constexpr std::string_view kCause = "aten::_embedding_bag";
 constexpr int32_t kNobody = std::numeric_limits<int32_t>::max();
 
 // The value of a table that may be a pending reduction.
@@ -73,10 +72,10 @@ Bags max_over_rows(
   const Placements whole(
       distributed_meta(given_weight).spec->mesh.ndim(), Replicate());
   const auto weight = without_pending(given_weight);
-  const auto offsets = redistribute(given_offsets, whole, kCause);
+  const auto offsets = redistribute(given_offsets, whole, kBagCause);
   const auto indices = args.whole_bags && cut_apart(weight, given_indices)
                            ? given_indices
-                           : redistribute(given_indices, whole, kCause);
+                           : redistribute(given_indices, whole, kBagCause);
   const auto& table = *distributed_meta(weight).spec;
   const auto& batch = *distributed_meta(indices).spec;
   const int64_t bags = all_bags(offsets, args.include_last_offset);
@@ -97,11 +96,11 @@ Bags max_over_rows(
     }
   };
   if (differs_over_ranks(batch.placements, table.mesh)) {
-    run_agreed(table.mesh, kCause, find_maxima);
+    run_agreed(table.mesh, kBagCause, find_maxima);
   } else {
     find_maxima();
   }
-  const CommCauseGuard cause(kCause);
+  const CommCauseGuard cause(kBagCause);
   Placements placements = table.placements;
   for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
     if (placements[m].is_shard(0)) {

@@ -3,9 +3,14 @@
 // decided by the values and, among equals, by the order of the bag.
 #pragma once
 
+#include <string_view>
+
 #include "dispatch/bag_ops.h"
 
 namespace tessera::detail {
+
+// What caused the communication of bags, as counted.
+inline constexpr std::string_view kBagCause = "aten::_embedding_bag";
 
 // Whether a mesh dimension of several ranks cuts the rows of the distributed
 // `weight`, and the mode is max.

@@ -33,7 +33,7 @@ constexpr const char* kBagWeightsBackward =
     "bool whole_bags=False, *, int first_row=0, int? table_rows=None, "
     "int first_bag=0, int? bag_count=None, int first_index=0) -> Tensor";
 
-void check_table(const at::Tensor& weight) {
+void check_bag_table(const at::Tensor& weight) {
   TORCH_CHECK_VALUE(
       weight.dim() == 2,
       "[embedding_bag] expected a table of two dimensions, but got one of "
@@ -91,7 +91,7 @@ std::tuple<at::Tensor, at::Tensor> meta(
     int64_t,
     OptionalInt bag_count,
     int64_t) {
-  check_table(weight);
+  check_bag_table(weight);
   const int64_t bags =
       bag_count.value_or(all_bags(offsets, include_last_offset));
   const bool max = static_cast<BagMode>(mode) == BagMode::kMax;
@@ -242,7 +242,7 @@ Bags plain_bag(
     const BagArgs& args,
     const BagLocal& local,
     BagEmpty empty) {
-  check_table(weight);
+  check_bag_table(weight);
   const auto input =
       local_bags(indices, offsets, per_sample_weights, args, local);
   if (args.mode == BagMode::kMax) {

@@ -15,8 +15,6 @@ namespace tessera::detail {
 
 namespace {
 
-constexpr std::string_view kCause = "aten::_embedding_bag";
-
 // The one mesh dimension that cuts the indices; -1 for none or several.
 int64_t cut_dim(const Spec& batch) {
   int64_t found = -1;
@@ -60,7 +58,7 @@ bool cut_between_bags(const BagCall& call, int64_t m) {
 void lay_factors(BagCall& call, PlacementsRef placements) {
   if (call.per_sample_weights.has_value()) {
     call.per_sample_weights =
-        redistribute(*call.per_sample_weights, placements, kCause);
+        redistribute(*call.per_sample_weights, placements, kBagCause);
   }
 }
 
@@ -78,7 +76,7 @@ at::Tensor pool_as_they_lie(const BagCall& call) {
 at::Tensor gather_bags(BagCall call, std::optional<int64_t> deal_out) {
   const auto& mesh = distributed_meta(call.indices).spec->mesh;
   const Placements whole(mesh.ndim(), Replicate());
-  call.indices = redistribute(call.indices, whole, kCause);
+  call.indices = redistribute(call.indices, whole, kBagCause);
   lay_factors(call, whole);
   call.args.whole_bags = false;
   const auto bags = pool_as_they_lie(call);
@@ -86,7 +84,7 @@ at::Tensor gather_bags(BagCall call, std::optional<int64_t> deal_out) {
   if (deal_out.has_value() && !dealt[*deal_out].is_shard()) {
     dealt[*deal_out] = Shard(0);
   }
-  return redistribute(bags, dealt, kCause);
+  return redistribute(bags, dealt, kBagCause);
 }
 
 // How an exchange along one mesh dimension would lie.

@@ -34,8 +34,6 @@ namespace detail {
 
 namespace {
 
-constexpr std::string_view kCause = "aten::embedding";
-
 // Whether a mesh dimension cuts both the table and the indices: the ranks that
 // share the table have indices of their own.
 bool both_cut(const Spec& table, const Spec& batch, int64_t m) {
@@ -89,7 +87,7 @@ at::Tensor gather_lookup(
     }
   }
   const auto rows =
-      lookup(weight, redistribute(indices, gathered, kCause), args);
+      lookup(weight, redistribute(indices, gathered, kLookupCause), args);
   Placements dealt = distributed_meta(rows).spec->placements;
   for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
     // Columns stay where they are: they are whole rows' parts already.
@@ -97,7 +95,7 @@ at::Tensor gather_lookup(
       dealt[m] = batch.placements[m];
     }
   }
-  return redistribute(rows, dealt, kCause);
+  return redistribute(rows, dealt, kLookupCause);
 }
 
 // The layout of the exchange where that is the way to go; nullopt for Gather.

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "dispatch/autograd.h"
+#include "dispatch/bag_max.h"
 #include "dispatch/bag_ways.h"
 #include "dispatch/decompose.h"
 #include "dispatch/embedding.h"
@@ -14,7 +15,6 @@ namespace tessera::detail {
 
 namespace {
 
-constexpr std::string_view kCause = "aten::_embedding_bag";
 using OptionalTensor = std::optional<at::Tensor>;
 
 const OpInfo& bag_op() {
@@ -29,7 +29,7 @@ Placements replicated_on(const DeviceMesh& mesh) {
 // A plain tensor as one that every rank has.
 at::Tensor replicated(const at::Tensor& tensor, const DeviceMesh& mesh) {
   if (is_dtensor(tensor)) {
-    return redistribute(tensor, replicated_on(mesh), kCause);
+    return redistribute(tensor, replicated_on(mesh), kBagCause);
   }
   auto spec = Spec::make(
       mesh, replicated_on(mesh), tensor.sizes(), tensor.scalar_type());

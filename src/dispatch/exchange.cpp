@@ -20,8 +20,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kCause = "aten::embedding";
-
 // What one rank asks of its group and what is asked of it.
 struct Visit {
   Route route;         // the distinct indices it wants, by owner
@@ -237,7 +235,7 @@ class ExchangeLookup : public torch::autograd::Function<ExchangeLookup> {
       const at::Tensor& weight,
       const at::Tensor& indices,
       c10::intrusive_ptr<Visits> visits) {
-    const CommCauseGuard cause(kCause);
+    const CommCauseGuard cause(kLookupCause);
     const auto& table = distributed_meta(weight);
     Exchange exchange(*table.spec, visits->layout);
     visits->local = exchange.visits(distributed_meta(indices).shards);

@@ -4,11 +4,15 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 
 #include "dispatch/part_ops.h"
 #include "dispatch/tensor.h"
 
 namespace tessera::detail {
+
+// What caused the communication of a lookup, as counted.
+inline constexpr std::string_view kLookupCause = "aten::embedding";
 
 // How an exchange would lie.
 struct ExchangeLayout {

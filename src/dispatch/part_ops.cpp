@@ -28,7 +28,7 @@ constexpr const char* kGatherPartBackward =
     "gather_part_backward(Tensor grad, int dim, Tensor index, Tensor self, *, "
     "int first=0, int? size=None) -> Tensor";
 
-void check_table(const at::Tensor& weight) {
+void check_lookup_table(const at::Tensor& weight) {
   TORCH_CHECK(
       weight.dim() == 2,
       "[embedding] expected a table of two dimensions, but got one of shape ",
@@ -39,7 +39,7 @@ void check_grad(
     const at::Tensor& grad,
     const at::Tensor& indices,
     const at::Tensor& weight) {
-  check_table(weight);
+  check_lookup_table(weight);
   c10::DimVector wanted(indices.sizes());
   wanted.push_back(weight.size(1));
   TORCH_CHECK_VALUE(
@@ -58,7 +58,7 @@ at::Tensor plain_lookup(
     bool,
     int64_t first_row,
     OptionalInt table_rows) {
-  check_table(weight);
+  check_lookup_table(weight);
   return lookup_rows(
       weight, indices, first_row, table_rows.value_or(weight.size(0)));
 }
@@ -71,7 +71,7 @@ at::Tensor meta_lookup(
     bool,
     int64_t,
     OptionalInt) {
-  check_table(weight);
+  check_lookup_table(weight);
   c10::DimVector sizes(indices.sizes());
   sizes.push_back(weight.size(1));
   return at::empty(sizes, weight.options());

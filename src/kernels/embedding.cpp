@@ -5,15 +5,10 @@
 #include "kernels/embedding_any_device.h"
 #include "kernels/embedding_cpu.h"
 #include "kernels/embedding_index.h"
+#include "kernels/resolved.h"
 
 namespace tessera::detail {
 namespace {
-
-// The kernels read memory, which knows nothing of lazy conjugation and
-// negation.
-at::Tensor resolved(const at::Tensor& tensor) {
-  return tensor.resolve_conj().resolve_neg();
-}
 
 void check_backward(
     const at::Tensor& grad,

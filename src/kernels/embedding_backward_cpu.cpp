@@ -20,8 +20,6 @@ using Range = SortedRows::Range;
 
 // Fewer items than this are not worth another thread.
 constexpr int64_t kGrainItems = 16 * 1024;
-// Rows of the gradient stand far apart; see the forward.
-constexpr int64_t kAhead = 12;
 
 // A gradient as rows of items; strides in items. An expanded one (of a sum) has
 // strides of 0 and is never copied.
@@ -71,8 +69,8 @@ void add_rows(
   const int64_t rows = end - begin;
   out += begin * grad.columns;
   for (int64_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) {
-      const int64_t next = offset_from(first, indices[i + kAhead]);
+    if (i + kPrefetchRows < n) {
+      const int64_t next = offset_from(first, indices[i + kPrefetchRows]);
       if (is_inside(next, rows)) {
         __builtin_prefetch(out + next * grad.columns, 1);
       }

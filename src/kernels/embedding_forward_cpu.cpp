@@ -11,9 +11,6 @@
 namespace tessera::detail {
 namespace {
 
-// Rows stand anywhere in a table that no cache holds, so the row that is wanted
-// this many indices later is asked for already.
-constexpr int64_t kAhead = 12;
 constexpr int64_t kCacheLine = 64;
 // Longer rows are left to the hardware, which follows a row once it is begun.
 constexpr int64_t kPrefetchBytes = 8 * kCacheLine;
@@ -61,8 +58,9 @@ void lookup_range(
   const int64_t bytes = table.columns * table.item;
   out += begin * bytes;
   for (int64_t i = begin; i < end; ++i, out += bytes) {
-    if (kDense && i + kAhead < end) {
-      const int64_t next = offset_from(table.first_row, indices[i + kAhead]);
+    if (kDense && i + kPrefetchRows < end) {
+      const int64_t next =
+          offset_from(table.first_row, indices[i + kPrefetchRows]);
       if (is_inside(next, table.rows)) {
         prefetch_row(table.data + next * table.row_stride, bytes);
       }

@@ -10,6 +10,10 @@
 
 namespace tessera::detail {
 
+// Rows stand anywhere in a table that no cache holds, so a pass prefetches the
+// row that is wanted this many indices later.
+inline constexpr int64_t kPrefetchRows = 12;
+
 // Throws c10::TypeError, in the name of the public `function`, unless `indices`
 // is int32 or int64.
 void check_index_dtype(const char* function, const at::Tensor& indices);

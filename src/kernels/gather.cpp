@@ -8,6 +8,7 @@
 #include "kernels/embedding_index.h"
 #include "kernels/gather_any_device.h"
 #include "kernels/gather_cpu.h"
+#include "kernels/resolved.h"
 
 namespace tessera::detail {
 namespace {
@@ -41,10 +42,6 @@ int64_t check_gather(
         index.size(d));
   }
   return dim;
-}
-
-at::Tensor resolved(const at::Tensor& tensor) {
-  return tensor.resolve_conj().resolve_neg();
 }
 
 }  // namespace

@@ -13,12 +13,12 @@ namespace {
 constexpr size_t kMaxCombinations = 512;
 
 using Numbers = c10::SmallVector<uint32_t, 16>;
-using Candidates = c10::SmallVector<Numbers, 2>;  // one a mesh dimension
+using CandidateRows = c10::SmallVector<Numbers, 2>;  // one a mesh dimension
 using Odometer = c10::SmallVector<size_t, 4>;
 
 // The next combination of one number from each list, the last list fastest;
 // false after the last.
-bool advance(Odometer& odometer, const Candidates& lists) {
+bool advance(Odometer& odometer, const CandidateRows& lists) {
   for (size_t m = odometer.size(); m-- > 0;) {
     if (++odometer[m] < lists[m].size()) {
       return true;
@@ -28,7 +28,7 @@ bool advance(Odometer& odometer, const Candidates& lists) {
   return false;
 }
 
-Pick read(const Odometer& odometer, const Candidates& lists) {
+Pick read(const Odometer& odometer, const CandidateRows& lists) {
   Pick pick;
   for (size_t m = 0; m < odometer.size(); ++m) {
     pick.push_back(lists[m][odometer[m]]);
@@ -77,7 +77,7 @@ void shorten(
   }
 }
 
-std::optional<Pick> cheapest(const PricedRows& rows, Candidates candidates) {
+std::optional<Pick> cheapest(const PricedRows& rows, CandidateRows candidates) {
   size_t combinations = 1;
   for (const Numbers& numbers : candidates) {
     combinations =
@@ -111,7 +111,7 @@ std::optional<Pick> cheapest(const PricedRows& rows, Candidates candidates) {
 }  // namespace
 
 std::optional<Pick> cheapest_pick(const PricedRows& rows) {
-  Candidates candidates(rows.ndim());
+  CandidateRows candidates(rows.ndim());
   bool restricted = false;
   for (size_t m = 0; m < rows.ndim(); ++m) {
     candidates[m] = rows_for(rows, m, true);

@@ -15,9 +15,9 @@
 namespace tessera::detail {
 namespace {
 
-using Candidates = c10::SmallVector<Placement, 6>;
+using CandidatePlacements = c10::SmallVector<Placement, 6>;
 
-void add_once(Candidates& candidates, const Placement& placement) {
+void add_once(CandidatePlacements& candidates, const Placement& placement) {
   if (std::find(candidates.begin(), candidates.end(), placement) ==
       candidates.end()) {
     candidates.push_back(placement);
@@ -42,8 +42,9 @@ bool in_the_way(PlacementsRef from, PlacementsRef to, size_t m) {
 
 // What each mesh dimension may hold on the way. Its first and last placements
 // are always among them.
-std::vector<Candidates> candidates_of(PlacementsRef from, PlacementsRef to) {
-  Candidates shards;
+std::vector<CandidatePlacements> candidates_of(
+    PlacementsRef from, PlacementsRef to) {
+  CandidatePlacements shards;
   for (const PlacementsRef placements : {from, to}) {
     for (const Placement& placement : placements) {
       if (placement.is_shard()) {
@@ -51,7 +52,7 @@ std::vector<Candidates> candidates_of(PlacementsRef from, PlacementsRef to) {
       }
     }
   }
-  std::vector<Candidates> candidates(from.size());
+  std::vector<CandidatePlacements> candidates(from.size());
   for (size_t m = 0; m < from.size(); ++m) {
     add_once(candidates[m], from[m]);
     if (from[m] == to[m] && !in_the_way(from, to, m)) {
@@ -81,7 +82,7 @@ class StepSearch {
         element_size_(element_size),
         candidates_(candidates_of(from, to)) {
     size_t count = 1;
-    for (const Candidates& candidates : candidates_) {
+    for (const CandidatePlacements& candidates : candidates_) {
       strides_.push_back(count);
       count *= candidates.size();
     }
@@ -219,7 +220,7 @@ class StepSearch {
   const DeviceMesh& mesh_;
   SizesRef sizes_;
   int64_t element_size_;
-  std::vector<Candidates> candidates_;
+  std::vector<CandidatePlacements> candidates_;
   c10::SmallVector<size_t, 4> strides_;
   std::vector<Reached> reached_;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;

@@ -1,5 +1,7 @@
 #include "rules/loss.h"
 
+#include <ATen/core/Reduction.h>
+
 #include <utility>
 
 #include "rules/pointwise.h"
@@ -8,17 +10,14 @@
 namespace tessera::detail {
 namespace {
 
-// at::Reduction's values, as the `reduction` argument of losses holds them.
-constexpr int64_t kNone = 0;
-constexpr int64_t kMean = 1;
-
 Rows loss_rows(const OpCall& call) {
-  return call.integer("reduction") == kNone ? pointwise_rows(call) : Rows{};
+  return call.integer("reduction") == at::Reduction::None ? pointwise_rows(call)
+                                                          : Rows{};
 }
 
 // The gradient of the result comes first, broadcasts, and enters linearly.
 Rows loss_backward_rows(const OpCall& call) {
-  if (call.integer("reduction") == kMean) {
+  if (call.integer("reduction") == at::Reduction::Mean) {
     return {};
   }
   Rows rows = pointwise_rows(call);

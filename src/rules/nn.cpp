@@ -1,4 +1,6 @@
 // Softmax, layer norm and losses.
+#include <ATen/core/Reduction.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -9,10 +11,6 @@
 
 namespace tessera::detail {
 namespace {
-
-// at::Reduction's values, as the `reduction` argument of losses holds them.
-constexpr int64_t kNone = 0;
-constexpr int64_t kSum = 2;
 
 // _softmax_backward_data(grad, output, dim, input_dtype): linear in grad.
 Rows softmax_backward_rows(const OpCall& call) {
@@ -85,9 +83,9 @@ Rows nll_loss_rows(const OpCall& call) {
   if (call.tensor(0).dim() != 2) {
     return rows;
   }
-  if (reduction == kNone) {
+  if (reduction == at::Reduction::None) {
     rows.push_back({{S(0), S(0), R}, {S(0), R}});
-  } else if (reduction == kSum) {
+  } else if (reduction == at::Reduction::Sum) {
     const Placement sum = P(ReduceOp::Sum);
     rows.push_back({{S(0), S(0), R}, {sum, sum}});
   }
@@ -102,7 +100,9 @@ Rows nll_loss_backward_rows(const OpCall& call) {
   Rows rows;
   if (call.tensor(1).dim() == 2) {
     // total_weight is one number, which the mean divides by.
-    rows.push_back({{reduction == kNone ? S(0) : R, S(0), S(0), R, R}, {S(0)}});
+    rows.push_back(
+        {{reduction == at::Reduction::None ? S(0) : R, S(0), S(0), R, R},
+         {S(0)}});
   }
   for (const ReduceOp op : kLinearReductions) {
     rows.push_back({{P(op), R, R, R, R}, {P(op)}});

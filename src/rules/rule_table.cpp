@@ -12,14 +12,6 @@
 namespace tessera::detail {
 namespace {
 
-// Lets the map be asked with a string_view, without making a string.
-struct NameHash {
-  using is_transparent = void;
-  size_t operator()(std::string_view name) const {
-    return std::hash<std::string_view>()(name);
-  }
-};
-
 // "aten::add" and "aten::add.Tensor" are names; "add" and "aten::" are not.
 bool well_formed(std::string_view op) {
   const size_t colons = op.find("::");
@@ -31,6 +23,13 @@ bool well_formed(std::string_view op) {
 }  // namespace
 
 struct RuleTable::Impl {
+  // Lets the map be asked with a string_view, without making a string.
+  struct NameHash {
+    using is_transparent = void;
+    size_t operator()(std::string_view name) const {
+      return std::hash<std::string_view>()(name);
+    }
+  };
   mutable std::shared_mutex mutex;
   // Nodes of an unordered_map never move, so that pointers to rules stay valid.
   std::unordered_map<std::string, Rule, NameHash, std::equal_to<>> rules;

@@ -14,7 +14,7 @@ namespace tessera::detail {
 namespace {
 
 // view, _unsafe_view: the first dimension of a group carries the cut.
-Rows view_rows(const OpCall& call) {
+Rows reshape_rows(const OpCall& call) {
   const Sizes& from = call.tensor(0).sizes;
   const int64_t numel = std::accumulate(
       from.begin(), from.end(), int64_t{1}, std::multiplies<>());
@@ -168,7 +168,7 @@ Rows moved_rows(
 }
 
 void add_view_rules(RuleTable& table) {
-  Rule view = rule_of(view_rows);
+  Rule view = rule_of(reshape_rows);
   view.local_arguments = {local_sizes("size")};
   table.add({"aten::view", "aten::_unsafe_view", "aten::view_copy"}, view);
   table.add(
