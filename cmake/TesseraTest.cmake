@@ -73,7 +73,8 @@ endfunction()
 
 # tessera_add_layer_tests(<layer> LINK <parts> MAIN <target> [SIM] [PROCESSES])
 # makes tests_<layer> of tests/<layer>/*_test.cpp, if there are any, with the
-# objects of the layers named (and `testing`) and no others.
+# objects of the layers named (and `testing`) and no others. Several sources are
+# compiled at a time, so each has a namespace of its own, named after the file.
 function(tessera_add_layer_tests layer)
   cmake_parse_arguments(arg "SIM;PROCESSES" "MAIN" "LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${layer}/*_test.cpp")
@@ -89,6 +90,7 @@ function(tessera_add_layer_tests layer)
     endif()
   endforeach()
   tessera_use_pch(${name})
+  tessera_use_unity(${name})
   if(arg_SIM)
     tessera_add_sim_test(${name} $<TARGET_FILE:${name}>)
   endif()

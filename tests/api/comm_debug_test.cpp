@@ -13,7 +13,7 @@
 #include "testing/worlds.h"
 
 namespace tessera {
-namespace {
+namespace comm_debug_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -149,5 +149,5 @@ TEST(CommDebugThreads, CollectivesOfAllThreadsAreCounted) {
   EXPECT_EQ(comm.get_records().size(), 2u);
 }
 
-}  // namespace
+}  // namespace comm_debug_test
 }  // namespace tessera

@@ -13,7 +13,7 @@ using ts::testing::layouts;
 using ts::testing::outside;
 using ts::testing::throws_saying;
 
-namespace {
+namespace distribute_test {
 
 at::Tensor numbered(at::IntArrayRef sizes) {
   return torch::arange(c10::multiply_integers(sizes), torch::kFloat)
@@ -246,4 +246,4 @@ TEST(DistributeTensor, MetaThenEmptyLikeGivesRealShards) {
   });
 }
 
-}  // namespace
+}  // namespace distribute_test

@@ -12,7 +12,7 @@ using ts::testing::expect_trials;
 using ts::testing::Mode;
 using ts::testing::over_processes;
 
-namespace {
+namespace embedding_bag_random_test {
 
 // Bags whose indices every one of `ranks` has as many of, so that cuts are
 // between bags.
@@ -100,4 +100,4 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(ts::testing::trial_meshes()),
     [](const auto& info) { return ts::testing::mesh_name(info.param); });
 
-}  // namespace
+}  // namespace embedding_bag_random_test

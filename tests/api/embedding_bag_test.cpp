@@ -22,7 +22,7 @@ using ts::testing::replicated;
 using ts::testing::throws_saying;
 using ts::testing::with_mesh;
 
-namespace {
+namespace embedding_bag_test {
 
 const std::vector<int64_t> kRowsOfThree(8, 3);
 // 2 and 4 ranks cut these between bags, of which some are empty.
@@ -356,4 +356,4 @@ TEST(EmbeddingBag, ArgumentsOnDifferentMeshesAreRefused) {
   });
 }
 
-}  // namespace
+}  // namespace embedding_bag_test

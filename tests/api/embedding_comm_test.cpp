@@ -18,7 +18,7 @@ using ts::testing::random_indices;
 using ts::testing::replicated;
 using ts::testing::with_mesh;
 
-namespace {
+namespace embedding_comm_test {
 
 const ts::Placement R = ts::Replicate();
 const ts::Placement S0 = ts::Shard(0);
@@ -322,4 +322,4 @@ TEST(EmbeddingComm, CollectivesNameTheirOp) {
   }));
 }
 
-}  // namespace
+}  // namespace embedding_comm_test

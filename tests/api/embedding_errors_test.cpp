@@ -17,7 +17,7 @@ using ts::testing::replicated;
 using ts::testing::throws_saying;
 using ts::testing::with_mesh;
 
-namespace {
+namespace embedding_errors_test {
 
 const ts::Placement R = ts::Replicate();
 const ts::Placement S0 = ts::Shard(0);
@@ -217,4 +217,4 @@ TEST(EmbeddingErrors, GatherHasNoSparseGradient) {
   }));
 }
 
-}  // namespace
+}  // namespace embedding_errors_test

@@ -13,7 +13,7 @@ using ts::testing::placed;
 using ts::testing::random_indices;
 using ts::testing::replicated;
 
-namespace {
+namespace embedding_gradients_test {
 
 const ts::Placement R = ts::Replicate();
 const ts::Placement S0 = ts::Shard(0);
@@ -145,4 +145,4 @@ TEST(EmbeddingGradients, AreNotRecordedUnlessAsked) {
   });
 }
 
-}  // namespace
+}  // namespace embedding_gradients_test

@@ -15,7 +15,7 @@ using ts::testing::random_indices;
 using ts::testing::replicated;
 using ts::testing::with_mesh;
 
-namespace {
+namespace embedding_mask_test {
 
 const ts::Placement R = ts::Replicate();
 const ts::Placement S0 = ts::Shard(0);
@@ -235,4 +235,4 @@ TEST(MaskPartial, GatherRefusesIndicesOutside) {
   }));
 }
 
-}  // namespace
+}  // namespace embedding_mask_test

@@ -19,7 +19,7 @@ using ts::testing::replicated;
 using ts::testing::throws_saying;
 using ts::testing::with_mesh;
 
-namespace {
+namespace embedding_norm_test {
 
 const ts::Placement R = ts::Replicate();
 const ts::Placement S0 = ts::Shard(0);
@@ -184,4 +184,4 @@ TEST(EmbeddingMaxNorm, ABadIndexLeavesTheTableAsItWas) {
   }));
 }
 
-}  // namespace
+}  // namespace embedding_norm_test

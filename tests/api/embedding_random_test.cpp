@@ -11,7 +11,7 @@ using ts::testing::expect_trials;
 using ts::testing::LookupCase;
 using ts::testing::over_processes;
 
-namespace {
+namespace embedding_random_test {
 
 LookupCase drawn(Draw& draw, int64_t mesh_dims) {
   const int64_t rows = draw.number(1, 14);
@@ -68,4 +68,4 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(ts::testing::trial_meshes()),
     [](const auto& info) { return ts::testing::mesh_name(info.param); });
 
-}  // namespace
+}  // namespace embedding_random_test

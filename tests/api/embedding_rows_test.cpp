@@ -14,7 +14,7 @@ using ts::testing::random_indices;
 using ts::testing::replicated;
 using ts::testing::with_mesh;
 
-namespace {
+namespace embedding_rows_test {
 
 const ts::Placement R = ts::Replicate();
 const ts::Placement S0 = ts::Shard(0);
@@ -173,4 +173,4 @@ TEST(RowWiseTable, RowsOnOneDimensionBatchOnTheOther) {
   }));
 }
 
-}  // namespace
+}  // namespace embedding_rows_test

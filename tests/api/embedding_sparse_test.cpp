@@ -19,7 +19,7 @@ using ts::testing::replicated;
 using ts::testing::throws_saying;
 using ts::testing::with_mesh;
 
-namespace {
+namespace embedding_sparse_test {
 
 const ts::Placement R = ts::Replicate();
 const ts::Placement S0 = ts::Shard(0);
@@ -267,4 +267,4 @@ TEST(EmbeddingFrequency, RefusedForSparseGradients) {
   }));
 }
 
-}  // namespace
+}  // namespace embedding_sparse_test

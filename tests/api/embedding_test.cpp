@@ -16,7 +16,7 @@ using ts::testing::random_indices;
 using ts::testing::replicated;
 using ts::testing::with_mesh;
 
-namespace {
+namespace embedding_test {
 
 const std::vector<std::vector<int64_t>> kInputs{
     {}, {7}, {5, 4}, {2, 3, 4}, {2, 1, 3, 2}, {1, 2, 3, 1, 2}};
@@ -236,4 +236,4 @@ TEST(Embedding, OnASliceOfAMesh) {
   }));
 }
 
-}  // namespace
+}  // namespace embedding_test

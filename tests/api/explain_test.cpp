@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 namespace tessera {
-namespace {
+namespace explain_test {
 
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
@@ -166,5 +166,5 @@ TEST_F(Explain, SendsNothing) {
   EXPECT_EQ(comm.get_total_counts(), 0);
 }
 
-}  // namespace
+}  // namespace explain_test
 }  // namespace tessera

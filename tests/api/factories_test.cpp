@@ -11,7 +11,7 @@ using ts::testing::for_each_mesh;
 using ts::testing::outside;
 using ts::testing::throws_saying;
 
-namespace {
+namespace factories_test {
 
 at::Tensor full_or(const ts::DTensor& tensor, const at::Tensor& otherwise) {
   const auto full = tensor.full_tensor();
@@ -141,4 +141,4 @@ TEST(Random, RefusesGeneratorsAndPendingReductions) {
   });
 }
 
-}  // namespace
+}  // namespace factories_test

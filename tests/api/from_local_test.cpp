@@ -11,7 +11,7 @@ using ts::testing::for_each_mesh;
 using ts::testing::outside;
 using ts::testing::throws_saying;
 
-namespace {
+namespace from_local_test {
 
 // A shard for each rank that lives here: filled with its position.
 std::vector<at::Tensor> filled_shards(
@@ -281,4 +281,4 @@ TEST(DTensorHandle, PrintsLayoutAndShards) {
   });
 }
 
-}  // namespace
+}  // namespace from_local_test

@@ -9,7 +9,7 @@
 namespace ts = tessera;
 using ts::testing::throws_saying;
 
-namespace {
+namespace mask_buffer_test {
 
 at::Tensor mask() { return torch::tensor({true, false, true}); }
 
@@ -99,4 +99,4 @@ TEST(MaskBuffer, RefusesWhatDoesNotFit) {
   }
 }
 
-}  // namespace
+}  // namespace mask_buffer_test

@@ -10,7 +10,7 @@
 namespace ts = tessera;
 using ts::testing::throws_saying;
 
-namespace {
+namespace mesh_groups_test {
 
 TEST(DeviceMeshOf, ATensorOfRanks) {
   ts::testing::with_mesh({4}, [](const ts::DeviceMesh&) {
@@ -43,4 +43,4 @@ TEST(GetGroup, IsTheC10dGroupOfThisRank) {
   });
 }
 
-}  // namespace
+}  // namespace mesh_groups_test

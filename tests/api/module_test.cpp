@@ -9,7 +9,7 @@
 #include "testing/worlds.h"
 
 namespace tessera {
-namespace {
+namespace module_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -303,5 +303,5 @@ TEST_F(Module, TheOlderFormsWorkAndWarn) {
   EXPECT_EQ(warnings.texts.size(), 2u);
 }
 
-}  // namespace
+}  // namespace module_test
 }  // namespace tessera

@@ -13,7 +13,7 @@ using ts::testing::layouts;
 using ts::testing::outside;
 using ts::testing::throws_saying;
 
-namespace {
+namespace redistribute_test {
 
 at::Tensor numbered(at::IntArrayRef sizes) {
   return torch::arange(1, c10::multiply_integers(sizes) + 1, torch::kFloat)
@@ -196,4 +196,4 @@ TEST(FullTensor, GradientPlacementsMayBeGiven) {
   });
 }
 
-}  // namespace
+}  // namespace redistribute_test

@@ -8,7 +8,7 @@
 
 namespace ts = tessera;
 
-namespace {
+namespace register_rule_test {
 
 at::Tensor scale_rows(const at::Tensor& x, const at::Tensor& s) {
   return x * s.unsqueeze(1);
@@ -97,4 +97,4 @@ TEST(RegisterRule, WithoutARuleTheOpRefusesAndSaysItsName) {
   });
 }
 
-}  // namespace
+}  // namespace register_rule_test

@@ -19,7 +19,7 @@ using ts::testing::ShardedCase;
 using ts::testing::test_world;
 using ts::testing::with_mesh;
 
-namespace {
+namespace sharded_bag_test {
 
 // Four ranks with 2, 0, 1 and 3 bags over a table of 9 rows.
 std::vector<BagInput> four_inputs(bool include_last_offset = false) {
@@ -419,4 +419,4 @@ TEST(ShardedBag, OneInputOfThisRank) {
   }));
 }
 
-}  // namespace
+}  // namespace sharded_bag_test

@@ -16,7 +16,7 @@ using ts::testing::living_here;
 using ts::testing::test_world;
 using ts::testing::with_mesh;
 
-namespace {
+namespace sharded_comm_test {
 
 constexpr int64_t kRanks = 4;
 constexpr int64_t kRows = 12;  // 3 a rank
@@ -289,4 +289,4 @@ TEST(ShardedComm, BagsWhoseRowsAllLiveHereSendNothing) {
   }));
 }
 
-}  // namespace
+}  // namespace sharded_comm_test

@@ -12,7 +12,7 @@ using ts::testing::outside;
 using ts::testing::random_indices;
 using ts::testing::with_mesh;
 
-namespace {
+namespace sharded_embedding_test {
 
 struct RowsCase {
   at::Tensor table;
@@ -179,4 +179,4 @@ TEST(ShardedEmbedding, RandomTrials) {
   }
 }
 
-}  // namespace
+}  // namespace sharded_embedding_test

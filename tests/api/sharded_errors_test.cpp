@@ -13,7 +13,7 @@ using ts::testing::living_here;
 using ts::testing::throws_saying;
 using ts::testing::with_mesh;
 
-namespace {
+namespace sharded_errors_test {
 
 const ts::DistributeOptions kSame{.same_on_all_ranks = true};
 
@@ -347,4 +347,4 @@ TEST(ShardedErrors, SecondDerivative) {
   }));
 }
 
-}  // namespace
+}  // namespace sharded_errors_test

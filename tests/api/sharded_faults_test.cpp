@@ -16,7 +16,7 @@ using ts::testing::living_here;
 using ts::testing::ShardedCase;
 using ts::testing::with_mesh;
 
-namespace {
+namespace sharded_faults_test {
 
 // In each layout and way.
 void expect_right(ShardedCase c) {
@@ -136,4 +136,4 @@ TEST(ShardedFaults, TheShardIsNotCopied) {
   }));
 }
 
-}  // namespace
+}  // namespace sharded_faults_test

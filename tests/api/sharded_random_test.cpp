@@ -11,7 +11,7 @@ using ts::testing::over_processes;
 using ts::testing::sharded_failure;
 using ts::testing::with_mesh;
 
-namespace {
+namespace sharded_random_test {
 
 // Over processes each trial is a dozen messages.
 int64_t trials() { return over_processes() ? 100 : 600; }
@@ -56,4 +56,4 @@ TEST(ShardedRandom, WaysAgree) {
   }));
 }
 
-}  // namespace
+}  // namespace sharded_random_test

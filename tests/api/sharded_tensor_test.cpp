@@ -14,7 +14,7 @@ using ts::testing::test_world;
 using ts::testing::throws_saying;
 using ts::testing::with_mesh;
 
-namespace {
+namespace sharded_tensor_test {
 
 const ts::DistributeOptions kSame{.same_on_all_ranks = true};
 
@@ -240,4 +240,4 @@ TEST(ShardedTensor, AnOptimizerStepsItsDistributedTensor) {
   }));
 }
 
-}  // namespace
+}  // namespace sharded_tensor_test

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 namespace tessera {
-namespace {
+namespace visualize_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -209,5 +209,5 @@ TEST(VisualizeShardingSvg, NamesRanksThatHoldNothing) {
   EXPECT_THAT(svg, HasSubstr("nothing on ranks 2,3"));
 }
 
-}  // namespace
+}  // namespace visualize_test
 }  // namespace tessera

@@ -5,7 +5,7 @@
 #include "tests/comm/shards.h"
 
 namespace tessera::testing {
-namespace {
+namespace agree_test {
 
 using detail::collectives;
 using detail::ErrorKind;
@@ -73,5 +73,5 @@ TEST(Agree, LongTexts) {
   });
 }
 
-}  // namespace
+}  // namespace agree_test
 }  // namespace tessera::testing

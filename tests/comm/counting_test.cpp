@@ -5,7 +5,7 @@
 #include "tests/comm/shards.h"
 
 namespace tessera::testing {
-namespace {
+namespace counting_test {
 
 using detail::collectives;
 using detail::CommEvent;
@@ -142,5 +142,5 @@ TEST(Counting, NamesTheCauseOfTheThread) {
   });
 }
 
-}  // namespace
+}  // namespace counting_test
 }  // namespace tessera::testing

@@ -8,7 +8,7 @@
 #include <map>
 
 namespace tessera::detail {
-namespace {
+namespace environment_test {
 
 using Environment = std::map<std::string, std::string>;
 
@@ -270,5 +270,5 @@ TEST(Environment, Loopback) {
   EXPECT_FALSE(is_loopback("localhost.example.org"));
 }
 
-}  // namespace
+}  // namespace environment_test
 }  // namespace tessera::detail

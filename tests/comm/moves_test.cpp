@@ -2,7 +2,7 @@
 #include "tests/comm/shards.h"
 
 namespace tessera::testing {
-namespace {
+namespace moves_test {
 
 using detail::collectives;
 using detail::MeshDim;
@@ -312,5 +312,5 @@ TEST(Meta, OnlyShapesMove) {
   });
 }
 
-}  // namespace
+}  // namespace moves_test
 }  // namespace tessera::testing

@@ -5,7 +5,7 @@
 #include "tests/comm/shards.h"
 
 namespace tessera::testing {
-namespace {
+namespace reductions_test {
 
 using detail::collectives;
 using detail::MeshDim;
@@ -235,5 +235,5 @@ TEST(ReduceScatter, SeveralBlocks) {
   });
 }
 
-}  // namespace
+}  // namespace reductions_test
 }  // namespace tessera::testing

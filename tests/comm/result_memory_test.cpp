@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace tessera::detail {
-namespace {
+namespace result_memory_test {
 
 constexpr int64_t kMegabyte = int64_t{1} << 20;
 
@@ -54,5 +54,5 @@ TEST(ResultMemory, ResultsAreOrdinaryTensors) {
   EXPECT_EQ(result.mul(2)[0][0].item<float>(), 6);
 }
 
-}  // namespace
+}  // namespace result_memory_test
 }  // namespace tessera::detail

@@ -16,7 +16,7 @@
 #include "testing/throws.h"
 
 namespace tessera::detail {
-namespace {
+namespace shared_memory_test {
 
 using std::chrono::milliseconds;
 using Arrival = ReceivedLetters::Arrival;
@@ -208,5 +208,5 @@ TEST(Letters, OfAProcessThatDied) {
   close(names[1]);
 }
 
-}  // namespace
+}  // namespace shared_memory_test
 }  // namespace tessera::detail

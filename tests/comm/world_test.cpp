@@ -11,7 +11,7 @@
 #include "tests/comm/shards.h"
 
 namespace tessera::testing {
-namespace {
+namespace world_test {
 
 using std::chrono::milliseconds;
 using ::testing::AllOf;
@@ -211,5 +211,5 @@ TEST_F(WorldOfProcesses, StoreRefusals) {
       StartsWith("[World::connect] expected a store"));
 }
 
-}  // namespace
+}  // namespace world_test
 }  // namespace tessera::testing

@@ -12,7 +12,7 @@
 #include "tessera/spec.h"
 
 namespace tessera {
-namespace {
+namespace intern_threads_test {
 
 using detail::ScopedResidence;
 
@@ -89,5 +89,5 @@ TEST(InternThreads, Meshes) {
   EXPECT_EQ(wrong, 0);
 }
 
-}  // namespace
+}  // namespace intern_threads_test
 }  // namespace tessera

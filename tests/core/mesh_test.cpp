@@ -11,7 +11,7 @@
 #include "thrown_message.h"
 
 namespace tessera {
-namespace {
+namespace mesh_test {
 
 using detail::ScopedResidence;
 using detail::thrown_message;
@@ -261,5 +261,5 @@ TEST(DeviceMesh, OutlivesItsWorld) {
   EXPECT_EQ((*mesh)["x"], *mesh);
 }
 
-}  // namespace
+}  // namespace mesh_test
 }  // namespace tessera

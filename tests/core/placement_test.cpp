@@ -10,7 +10,7 @@
 #include "thrown_message.h"
 
 namespace tessera {
-namespace {
+namespace placement_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -154,5 +154,5 @@ TEST(ReduceOp, Names) {
       AllOf(HasSubstr("sum, avg, product, min, max"), HasSubstr("\"mean\"")));
 }
 
-}  // namespace
+}  // namespace placement_test
 }  // namespace tessera

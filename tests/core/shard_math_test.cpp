@@ -14,7 +14,7 @@
 #include "scoped_residence.h"
 
 namespace tessera {
-namespace {
+namespace shard_math_test {
 
 using detail::ScopedResidence;
 using ::testing::ElementsAre;
@@ -248,5 +248,5 @@ TEST(Evenness, AgreesWithTheParts) {
   }
 }
 
-}  // namespace
+}  // namespace shard_math_test
 }  // namespace tessera

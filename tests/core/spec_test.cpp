@@ -10,7 +10,7 @@
 #include "thrown_message.h"
 
 namespace tessera {
-namespace {
+namespace spec_test {
 
 using detail::ScopedResidence;
 using detail::thrown_message;
@@ -210,5 +210,5 @@ TEST(NormalizePlacements, Refuses) {
       HasSubstr("order would matter"));
 }
 
-}  // namespace
+}  // namespace spec_test
 }  // namespace tessera

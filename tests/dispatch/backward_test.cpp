@@ -8,7 +8,7 @@
 #include "tests/dispatch/full_value.h"
 
 namespace tessera {
-namespace {
+namespace backward_test {
 
 using tessera::testing::expect_value;
 using tessera::testing::laid_out;
@@ -144,5 +144,5 @@ TEST(Backward, OfAShardedBatchReachesAReplicatedWeight) {
   });
 }
 
-}  // namespace
+}  // namespace backward_test
 }  // namespace tessera

@@ -8,7 +8,7 @@
 #include "tests/dispatch/full_value.h"
 
 namespace tessera {
-namespace {
+namespace cache_test {
 
 using detail::PlanCache;
 using tessera::testing::expect_value;
@@ -163,5 +163,5 @@ TEST(PlanCache, IsBounded) {
   });
 }
 
-}  // namespace
+}  // namespace cache_test
 }  // namespace tessera

@@ -9,7 +9,7 @@
 #include "tests/dispatch/full_value.h"
 
 namespace tessera {
-namespace {
+namespace contexts_test {
 
 using tessera::testing::expect_value;
 using tessera::testing::laid_out;
@@ -144,5 +144,5 @@ TEST(Contexts, SeveralThreadsRunOpsAtOnce) {
   });
 }
 
-}  // namespace
+}  // namespace contexts_test
 }  // namespace tessera

@@ -6,7 +6,7 @@
 #include "tests/dispatch/full_value.h"
 
 namespace tessera {
-namespace {
+namespace errors_test {
 
 using tessera::testing::error_of;
 using tessera::testing::expect_value;
@@ -141,5 +141,5 @@ TEST(Errors, ItemReadsTheValue) {
   });
 }
 
-}  // namespace
+}  // namespace errors_test
 }  // namespace tessera

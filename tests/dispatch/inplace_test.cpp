@@ -6,7 +6,7 @@
 #include "tests/dispatch/full_value.h"
 
 namespace tessera {
-namespace {
+namespace inplace_test {
 
 using tessera::testing::error_of;
 using tessera::testing::expect_value;
@@ -114,5 +114,5 @@ TEST(InPlace, CopyTakesAnyLayoutAndType) {
   });
 }
 
-}  // namespace
+}  // namespace inplace_test
 }  // namespace tessera

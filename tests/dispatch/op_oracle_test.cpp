@@ -12,7 +12,7 @@
 #include "testing/worlds.h"
 
 namespace tessera {
-namespace {
+namespace op_oracle_test {
 
 using tessera::testing::Oracle;
 
@@ -141,5 +141,5 @@ TEST(OpOracleSelfTest, FindsARefusal) {
   });
 }
 
-}  // namespace
+}  // namespace op_oracle_test
 }  // namespace tessera

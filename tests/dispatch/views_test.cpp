@@ -6,7 +6,7 @@
 #include "tests/dispatch/full_value.h"
 
 namespace tessera {
-namespace {
+namespace views_test {
 
 using tessera::testing::error_of;
 using tessera::testing::expect_value;
@@ -205,5 +205,5 @@ TEST(Views, WrittenInPlaceThenBackward) {
   });
 }
 
-}  // namespace
+}  // namespace views_test
 }  // namespace tessera

@@ -6,7 +6,7 @@
 #include "bag_cases.h"
 
 namespace tessera::detail {
-namespace {
+namespace bag_parts_test {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -304,5 +304,5 @@ TEST(BagParts, Refused) {
       "not Double");
 }
 
-}  // namespace
+}  // namespace bag_parts_test
 }  // namespace tessera::detail

@@ -9,7 +9,7 @@
 #include "kernels/bag_lanes.h"
 
 namespace tessera::detail {
-namespace {
+namespace bag_test {
 
 // Runs the test's kernels on vectors no wider than `most` while it lives.
 class LaneLimit {
@@ -202,5 +202,5 @@ TEST(Bag, ThreadsDoNotMatter) {
   at::set_num_threads(before);
 }
 
-}  // namespace
+}  // namespace bag_test
 }  // namespace tessera::detail

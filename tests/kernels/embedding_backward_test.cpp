@@ -5,7 +5,7 @@
 #include "embedding_parts.h"
 
 namespace tessera::detail {
-namespace {
+namespace embedding_backward_test {
 
 class EmbeddingBackward : public ::testing::TestWithParam<EmbeddingKernels> {
  protected:
@@ -284,5 +284,5 @@ TEST(EmbeddingBackwardOrder, FirstBadIndexOnAnyNumberOfThreads) {
   }
 }
 
-}  // namespace
+}  // namespace embedding_backward_test
 }  // namespace tessera::detail

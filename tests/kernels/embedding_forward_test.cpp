@@ -6,7 +6,7 @@
 #include "embedding_parts.h"
 
 namespace tessera::detail {
-namespace {
+namespace embedding_forward_test {
 
 class EmbeddingForward : public ::testing::TestWithParam<EmbeddingKernels> {
  protected:
@@ -218,5 +218,5 @@ TEST(EmbeddingForwardThreads, SameRowsAndSameFirstBadIndex) {
   }
 }
 
-}  // namespace
+}  // namespace embedding_forward_test
 }  // namespace tessera::detail

@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace tessera::detail {
-namespace {
+namespace embedding_sorted_test {
 
 using Entry = std::pair<int64_t, int64_t>;  // row, position
 
@@ -70,5 +70,5 @@ TEST(SortedRows, TooManyPairs) {
   }
 }
 
-}  // namespace
+}  // namespace embedding_sorted_test
 }  // namespace tessera::detail

@@ -7,7 +7,7 @@
 #include "kernels/embedding.h"
 
 namespace tessera::detail {
-namespace {
+namespace embedding_zeros_test {
 
 TEST(LazyZeros, SmallAndLarge) {
   for (const int64_t rows : {0, 3, 150'000}) {
@@ -53,5 +53,5 @@ TEST(LazyZeros, GradientOfALargeTable) {
       expected));
 }
 
-}  // namespace
+}  // namespace embedding_zeros_test
 }  // namespace tessera::detail

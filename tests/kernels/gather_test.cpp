@@ -11,7 +11,7 @@
 #include "kernels/gather_any_device.h"
 
 namespace tessera::detail {
-namespace {
+namespace gather_test {
 
 struct GatherKernels {
   const char* name;
@@ -229,5 +229,5 @@ TEST(GatherPartThreads, SameBitsOnAnyNumberOfThreads) {
   }
 }
 
-}  // namespace
+}  // namespace gather_test
 }  // namespace tessera::detail

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace tessera::detail {
-namespace {
+namespace large_pages_test {
 
 TEST(LargePages, ACopyIsEqualAndItsOwn) {
   const auto table = at::arange(3 << 20, at::kFloat).view({1 << 20, 3});
@@ -32,5 +32,5 @@ TEST(LargePages, NotForWhatIsSmallOrElsewhere) {
       at::empty({4 << 20}, at::TensorOptions(at::kFloat).device(at::kMeta))));
 }
 
-}  // namespace
+}  // namespace large_pages_test
 }  // namespace tessera::detail

@@ -8,7 +8,7 @@
 #include "kernels/route_any_device.h"
 
 namespace tessera::detail {
-namespace {
+namespace route_test {
 
 using RouteRows = decltype(&route_rows);
 
@@ -95,5 +95,5 @@ TEST(RouteArguments, IndicesOfAnotherDtype) {
   EXPECT_THROW(route_rows(at::zeros({2}), {0, 4}), c10::TypeError);
 }
 
-}  // namespace
+}  // namespace route_test
 }  // namespace tessera::detail

@@ -17,7 +17,7 @@
 #include "tests/plan/asked.h"
 
 namespace tessera::detail {
-namespace {
+namespace choose_test {
 
 const Placement R;
 const Placement Psum = Partial("sum");
@@ -471,5 +471,5 @@ TEST(Choose, ManyCombinations) {
       "[S(3), R, S(2)], [R, R, S(2)] -> [S(3), R, S(2)]");
 }
 
-}  // namespace
+}  // namespace choose_test
 }  // namespace tessera::detail

@@ -5,7 +5,7 @@
 #include "tests/core/scoped_residence.h"
 
 namespace tessera::detail {
-namespace {
+namespace cost_test {
 
 using Kind = Step::Kind;
 
@@ -56,5 +56,5 @@ TEST(LargestShardBytes, CeilOfEachCut) {
       largest_shard_bytes(mesh, {}, 8, parse_placements("[R, P(sum)]")), 8);
 }
 
-}  // namespace
+}  // namespace cost_test
 }  // namespace tessera::detail

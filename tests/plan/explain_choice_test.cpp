@@ -6,7 +6,7 @@
 #include "tests/plan/asked.h"
 
 namespace tessera::detail {
-namespace {
+namespace explain_choice_test {
 
 const Placement R;
 Placement S(int64_t dim) { return Shard(dim); }
@@ -97,5 +97,5 @@ TEST(ExplainChoice, Written) {
       << text;
 }
 
-}  // namespace
+}  // namespace explain_choice_test
 }  // namespace tessera::detail

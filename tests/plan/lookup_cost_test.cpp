@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace tessera::detail {
-namespace {
+namespace lookup_cost_test {
 
 TEST(LookupCost, FewIndicesAreGathered) {
   const LookupSize few{
@@ -52,5 +52,5 @@ TEST(LookupCost, BagsAreExchangedWhereTheyAreMany) {
   EXPECT_GT(gather_cost(maxima), 2 * gather_cost(long_bags));
 }
 
-}  // namespace
+}  // namespace lookup_cost_test
 }  // namespace tessera::detail

@@ -7,7 +7,7 @@
 #include "tests/core/scoped_residence.h"
 
 namespace tessera::detail {
-namespace {
+namespace redistribute_cache_test {
 
 TEST(CachedRedistribution, PlannedOnce) {
   const ScopedResidence world(4);
@@ -109,5 +109,5 @@ TEST(CachedRedistribution, ManyThreads) {
   EXPECT_EQ(wrong, std::vector<int>(4, 0));
 }
 
-}  // namespace
+}  // namespace redistribute_cache_test
 }  // namespace tessera::detail

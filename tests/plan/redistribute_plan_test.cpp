@@ -12,7 +12,7 @@
 #include "tests/core/thrown_message.h"
 
 namespace tessera::detail {
-namespace {
+namespace redistribute_plan_test {
 
 using Shape = std::vector<int64_t>;
 
@@ -238,5 +238,5 @@ TEST(RedistributePlan, ScalarsAndEmptyTensors) {
   expect_plans({4}, {0, 3}, {{"[S(0)]->[R]", "all_gather(dim=0, mesh_dim=0)"}});
 }
 
-}  // namespace
+}  // namespace redistribute_plan_test
 }  // namespace tessera::detail

@@ -15,7 +15,7 @@
 #include "tests/core/scoped_residence.h"
 
 namespace tessera::detail {
-namespace {
+namespace step_search_test {
 
 using Shape = std::vector<int64_t>;
 
@@ -279,5 +279,5 @@ TEST(StepSearch, FreeToChange) {
   EXPECT_TRUE(free_to_change(apart, 0, Shard(1)));
 }
 
-}  // namespace
+}  // namespace step_search_test
 }  // namespace tessera::detail

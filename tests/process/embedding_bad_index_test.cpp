@@ -10,7 +10,7 @@
 
 namespace ts = tessera;
 
-namespace {
+namespace embedding_bad_index_test {
 
 const ts::Placement R = ts::Replicate();
 const ts::Placement S0 = ts::Shard(0);
@@ -272,4 +272,4 @@ TEST_F(OneBadIndex, OfGather) {
   }
 }
 
-}  // namespace
+}  // namespace embedding_bad_index_test

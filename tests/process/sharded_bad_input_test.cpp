@@ -13,7 +13,7 @@ namespace ts = tessera;
 using ts::sharded::EmbeddingBagFuncOptions;
 using ts::testing::throws_saying;
 
-namespace {
+namespace sharded_bad_input_test {
 
 constexpr int64_t kRows = 9;
 
@@ -177,4 +177,4 @@ TEST_F(ShardedBadInput, RankWithoutAShard) {
   }
 }
 
-}  // namespace
+}  // namespace sharded_bad_input_test

@@ -8,7 +8,7 @@
 #include "tests/comm/shards.h"
 
 namespace tessera::testing {
-namespace {
+namespace timeout_test {
 
 using detail::collectives;
 using std::chrono::milliseconds;
@@ -249,5 +249,5 @@ TEST_F(RankMissing, OrItSaysWhatHappened) {
   }
 }
 
-}  // namespace
+}  // namespace timeout_test
 }  // namespace tessera::testing

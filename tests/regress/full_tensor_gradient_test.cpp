@@ -9,7 +9,7 @@
 
 namespace ts = tessera;
 
-namespace {
+namespace full_tensor_gradient_test {
 
 TEST(FullTensorGradient, ReachesEveryRank) {
   ts::testing::for_each_mesh([](const ts::DeviceMesh& mesh) {
@@ -37,4 +37,4 @@ TEST(FullTensorGradient, ReachesEveryRank) {
   });
 }
 
-}  // namespace
+}  // namespace full_tensor_gradient_test

@@ -13,7 +13,7 @@
 
 namespace ts = tessera;
 
-namespace {
+namespace max_of_pending_test {
 
 // Terms whose sum depends on the order in which they are taken.
 at::Tensor term(int64_t position, at::IntArrayRef sizes) {
@@ -87,4 +87,4 @@ TEST(MaxOfPending, EveryLayoutHasTheSameBits) {
   });
 }
 
-}  // namespace
+}  // namespace max_of_pending_test

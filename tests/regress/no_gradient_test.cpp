@@ -8,7 +8,7 @@
 
 namespace ts = tessera;
 
-namespace {
+namespace no_gradient_test {
 
 struct Ignores : torch::autograd::Function<Ignores> {
   static at::Tensor forward(
@@ -46,4 +46,4 @@ TEST(NoGradient, LeavesAParameterAsItIs) {
   });
 }
 
-}  // namespace
+}  // namespace no_gradient_test

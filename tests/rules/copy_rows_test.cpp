@@ -3,7 +3,7 @@
 #include "tests/rules/printed_rows.h"
 
 namespace tessera::rule_tests {
-namespace {
+namespace copy_rows_test {
 
 constexpr auto kEveryPending =
     "P(sum)->P(sum) | P(avg)->P(avg) | P(product)->P(product) | "
@@ -75,5 +75,5 @@ TEST(CopyRows, LocalArgumentsHoldTheSizesOfTheShard) {
   }
 }
 
-}  // namespace
+}  // namespace copy_rows_test
 }  // namespace tessera::rule_tests

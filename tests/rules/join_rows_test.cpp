@@ -3,7 +3,7 @@
 #include "tests/rules/printed_rows.h"
 
 namespace tessera::rule_tests {
-namespace {
+namespace join_rows_test {
 
 TEST(JoinRows, Cat) {
   EXPECT_EQ(
@@ -133,5 +133,5 @@ TEST(IndexRows, ScatterAddsFromSeveralRanks) {
       "S(0),S(0),S(0)->S(0)");
 }
 
-}  // namespace
+}  // namespace join_rows_test
 }  // namespace tessera::rule_tests

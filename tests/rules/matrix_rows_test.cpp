@@ -3,7 +3,7 @@
 #include "tests/rules/printed_rows.h"
 
 namespace tessera::rule_tests {
-namespace {
+namespace matrix_rows_test {
 
 TEST(MatrixRows, Mm) {
   EXPECT_EQ(
@@ -76,5 +76,5 @@ TEST(MatrixRows, SumsOverABatch) {
       "P(sum),S(2),S(1)->P(sum)");
 }
 
-}  // namespace
+}  // namespace matrix_rows_test
 }  // namespace tessera::rule_tests

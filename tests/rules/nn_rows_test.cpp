@@ -4,7 +4,7 @@
 #include "tests/rules/printed_rows.h"
 
 namespace tessera::rule_tests {
-namespace {
+namespace nn_rows_test {
 
 using ::testing::StartsWith;
 
@@ -141,5 +141,5 @@ TEST(EmbeddingRows, DenseGradient) {
       "[10, 4]");
 }
 
-}  // namespace
+}  // namespace nn_rows_test
 }  // namespace tessera::rule_tests

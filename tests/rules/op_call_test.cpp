@@ -12,7 +12,7 @@
 #include "tests/core/thrown_message.h"
 
 namespace tessera::detail {
-namespace {
+namespace op_call_test {
 
 const c10::FunctionSchema& schema_of(const char* name, const char* overload) {
   return c10::Dispatcher::singleton()
@@ -120,5 +120,5 @@ TEST(OpDisplayName, AsTorchSpellsIt) {
       op_display_name(schema_of("aten::add", "Tensor")), "aten.add.Tensor");
 }
 
-}  // namespace
+}  // namespace op_call_test
 }  // namespace tessera::detail

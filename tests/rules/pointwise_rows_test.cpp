@@ -3,7 +3,7 @@
 #include "tests/rules/printed_rows.h"
 
 namespace tessera::rule_tests {
-namespace {
+namespace pointwise_rows_test {
 
 TEST(PointwiseRows, Unary) {
   EXPECT_EQ(rows("aten::relu", {tensor({4, 3})}), "S(0)->S(0) | S(1)->S(1)");
@@ -176,5 +176,5 @@ TEST(LinearRows, GradientsEnterLinearly) {
       "S(0),S(0)->S(0) | P(sum),R->P(sum) | P(avg),R->P(avg)");
 }
 
-}  // namespace
+}  // namespace pointwise_rows_test
 }  // namespace tessera::rule_tests

@@ -3,7 +3,7 @@
 #include "tests/rules/printed_rows.h"
 
 namespace tessera::rule_tests {
-namespace {
+namespace reduction_rows_test {
 
 TEST(ReductionRows, SumOfAll) {
   EXPECT_EQ(
@@ -104,5 +104,5 @@ TEST(ReductionRows, SortsAndScans) {
   EXPECT_EQ(rows("aten::cummax", {x}, {{"dim", 1}}), "S(0)->S(0),S(0)");
 }
 
-}  // namespace
+}  // namespace reduction_rows_test
 }  // namespace tessera::rule_tests

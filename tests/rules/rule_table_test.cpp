@@ -11,7 +11,7 @@
 #include "tests/core/thrown_message.h"
 
 namespace tessera::detail {
-namespace {
+namespace rule_table_test {
 
 Rule rule() {
   return {[](const OpCall&) -> Rows { return {}; }};
@@ -100,5 +100,5 @@ TEST(RegisterRule, OpenToUsers) {
   EXPECT_NE(rule_table().find("aten::mm"), nullptr);
 }
 
-}  // namespace
+}  // namespace rule_table_test
 }  // namespace tessera::detail

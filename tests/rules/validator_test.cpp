@@ -12,7 +12,7 @@
 #include "testing/worlds.h"
 
 namespace tessera {
-namespace {
+namespace validator_test {
 
 using tessera::testing::dims;
 using tessera::testing::Finding;
@@ -240,5 +240,5 @@ TEST_F(Validator, RespectsWhatARowNeeds) {
   EXPECT_THAT(validated(sample, rule_with({row})).wrong, IsEmpty());
 }
 
-}  // namespace
+}  // namespace validator_test
 }  // namespace tessera

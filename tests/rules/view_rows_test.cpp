@@ -4,7 +4,7 @@
 #include "tests/rules/printed_rows.h"
 
 namespace tessera::rule_tests {
-namespace {
+namespace view_rows_test {
 
 std::string view(Sizes from, std::initializer_list<int64_t> to) {
   return shard_rows(
@@ -179,5 +179,5 @@ TEST(ViewGroups, TheFinest) {
   EXPECT_TRUE(groups[2].unchanged());
 }
 
-}  // namespace
+}  // namespace view_rows_test
 }  // namespace tessera::rule_tests
