@@ -31,6 +31,7 @@ BELOW = {
 PUBLIC = {
     "export.h": "core",
     "placement.h": "core",
+    "language.h": "core",
     "mesh.h": "core",
     "spec.h": "core",
     "shard_math.h": "core",

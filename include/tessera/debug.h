@@ -7,6 +7,7 @@
 #include <c10/util/ArrayRef.h>
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <map>
 #include <memory>
@@ -73,9 +74,10 @@ TESSERA_API std::ostream& operator<<(
 // meant. `arguments` are the op's, in the order of its schema; those left out
 // at the end have their default value. Nothing is computed or sent: tensors
 // with meta shards do as well as any.
+// An op that is composed of others, by libtorch or here, is run on tensors
+// without data, and each op that it runs by rows is explained.
 // Throws c10::ValueError if there is no such op, the arguments do not fit or
-// none of them is distributed; c10::NotImplementedError for an op without a
-// rule and for one that libtorch composes of others (explain those).
+// none of them is distributed; otherwise what the call itself would throw.
 TESSERA_API std::string explain(
     std::string_view op, c10::ArrayRef<c10::IValue> arguments);
 
@@ -87,6 +89,15 @@ TESSERA_API std::string explain(
     std::string_view op,
     c10::ArrayRef<SpecPtr> specs,
     c10::ArrayRef<c10::IValue> others = {});
+
+// What a function does with tensors of these layouts: each op that it runs, and
+// the collectives that it issues. `call` is called once with tensors that have
+// the layouts of `tensors` and no data. `name` is what the text calls it.
+// Throws what `call` throws.
+TESSERA_API std::string explain(
+    const std::string& name,
+    const std::function<void(at::TensorList)>& call,
+    at::TensorList tensors);
 
 // A picture of who holds what. Tensors of one or two dimensions are drawn as a
 // grid of blocks, labelled with the ranks that hold them; others, and grids too

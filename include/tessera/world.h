@@ -91,4 +91,7 @@ class TESSERA_API World {
 // True between the making of a World and its end.
 TESSERA_API bool in_world();
 
+// How many ranks the innermost world has. Throws c10::Error outside a World.
+TESSERA_API int64_t world_size();
+
 }  // namespace tessera

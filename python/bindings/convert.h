@@ -47,6 +47,17 @@ Placements as_placements(
 // A shape or strides: torch.Size, a sequence of integers.
 Sizes as_sizes(py::handle sizes, const char* caller);
 
+// A list, a tuple or what behaves like one; no text.
+bool is_sequence(py::handle value);
+
+// An integer given as `argument`. Throws TypeError on anything else.
+int64_t as_int(py::handle value, const char* caller, const char* argument);
+
+// A list or tuple of tensors given as `argument`. Throws TypeError on anything
+// else.
+std::vector<at::Tensor> as_tensors(
+    py::handle tensors, const char* caller, const char* argument);
+
 // 'cheapest', 'pooled' or 'rows', given as `argument`. Throws ValueError on
 // anything else.
 BagWay bag_way_of(
@@ -60,6 +71,9 @@ py::tuple to_python(SizesRef sizes);
 // A DTensorSpec.
 py::object to_python(const SpecPtr& spec);
 
+// A Python value in a few words, for errors: never a whole tensor.
+std::string describe(py::handle value);
+
 // Each adds the classes and functions of one header to the module.
 void bind_placements(py::module_& m);
 void bind_meshes(py::module_& m);
@@ -67,11 +81,15 @@ void bind_worlds(py::module_& m);
 void bind_specs(py::module_& m);
 void bind_tensors(py::module_& m);
 void bind_factories(py::module_& m);
+void bind_rules(py::module_& m);
 void bind_debugging(py::module_& m);
 void bind_embedding(py::module_& m);
 void bind_sharded(py::module_& m);
 void bind_sharded_lookups(py::module_& m);
 // tensor_method and tensor_property: see attributes.cpp.
 void bind_attributes(py::module_& m);
+// Wrong arguments of all functions and methods that are bound by then are
+// refused in a sentence.
+void bind_arguments(py::module_& m);
 
 }  // namespace tessera::python

@@ -4,9 +4,11 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "convert.h"
+#include "scope.h"
 #include "tessera/debug.h"
 #include "tessera/dtensor.h"
 
@@ -26,6 +28,10 @@ class PyCommDebugMode {
   }
 
   void leave() {
+    TORCH_CHECK(
+        mode_ != nullptr,
+        "[CommDebugMode] this mode is not entered: __exit__ was called without "
+        "__enter__");
     records_ = records();
     table_ = table();
     mode_.reset();
@@ -45,46 +51,76 @@ class PyCommDebugMode {
   std::string table_;
 };
 
+// A list whose elements are of one kind: tensors (and None), numbers or bools.
+c10::IValue list_to_ivalue(const py::sequence& items) {
+  const auto all = [&](const auto& is) {
+    return std::all_of(items.begin(), items.end(), is);
+  };
+  if (items.size() > 0 && all([](py::handle item) {
+        return item.is_none() || THPVariable_Check(item.ptr());
+      })) {
+    c10::impl::GenericList tensors(c10::OptionalType::ofTensor());
+    bool complete = true;
+    for (const auto& item : items) {
+      complete &= !item.is_none();
+      tensors.push_back(
+          item.is_none() ? c10::IValue()
+                         : c10::IValue(THPVariable_Unpack(item.ptr())));
+    }
+    return complete ? c10::IValue(items.cast<std::vector<at::Tensor>>())
+                    : c10::IValue(tensors);
+  }
+  if (all([](py::handle item) { return py::isinstance<py::bool_>(item); }) &&
+      items.size() > 0) {
+    c10::List<bool> bools;
+    for (const auto& item : items) bools.push_back(item.cast<bool>());
+    return bools;
+  }
+  if (all([](py::handle item) { return py::isinstance<py::int_>(item); })) {
+    return items.cast<std::vector<int64_t>>();
+  }
+  TORCH_CHECK_TYPE(
+      all([](py::handle item) {
+        return py::isinstance<py::int_>(item) ||
+               py::isinstance<py::float_>(item);
+      }),
+      "[explain] expected a list of tensors or of numbers, got ",
+      describe(items));
+  return items.cast<std::vector<double>>();
+}
+
 // An argument of an op, of the kinds that ops with tensors take.
 c10::IValue to_ivalue(py::handle value) {
   if (value.is_none()) return {};
   if (THPVariable_Check(value.ptr())) return THPVariable_Unpack(value.ptr());
   if (py::isinstance<py::bool_>(value)) return value.cast<bool>();
-  if (py::isinstance<py::int_>(value)) return value.cast<int64_t>();
+  if (py::isinstance<py::int_>(value)) {
+    return as_int(value, "explain", "an argument");
+  }
   if (py::isinstance<py::float_>(value)) return value.cast<double>();
   if (py::isinstance<py::str>(value)) return value.cast<std::string>();
   if (THPDtype_Check(value.ptr())) return value.cast<at::ScalarType>();
   TORCH_CHECK_TYPE(
       py::isinstance<py::list>(value) || py::isinstance<py::tuple>(value),
       "[explain] expected tensors, numbers, text or lists of them, got ",
-      py::repr(value).cast<std::string>());
-  const auto items = value.cast<py::sequence>();
-  if (items.size() > 0 && THPVariable_Check(py::object(items[0]).ptr())) {
-    return value.cast<std::vector<at::Tensor>>();
-  }
-  return value.cast<std::vector<int64_t>>();
+      describe(value));
+  return list_to_ivalue(value.cast<py::sequence>());
 }
 
 class PyImplicitReplication {
  public:
-  void enter() { guards_.push_back(std::make_unique<ImplicitReplication>()); }
-  void leave() { guards_.pop_back(); }
+  void enter() { guards_.enter(); }
+  void leave() { guards_.leave(); }
 
  private:
-  std::vector<std::unique_ptr<ImplicitReplication>> guards_;
+  GuardStack<ImplicitReplication> guards_{"implicit_replication"};
 };
 
 template <typename Scope>
 py::class_<Scope> bind_scope(py::module_& m, const char* name) {
-  return py::class_<Scope>(m, name)
-      .def(py::init<>())
-      .def(
-          "__enter__",
-          [](py::object self) {
-            self.cast<Scope&>().enter();
-            return self;
-          })
-      .def("__exit__", [](Scope& self, py::args) { self.leave(); });
+  py::class_<Scope> type(m, name);
+  type.def(py::init<>());
+  return def_scope(type);
 }
 
 }  // namespace
@@ -130,6 +166,19 @@ void bind_debugging(py::module_& m) {
         return explain(op, values);
       },
       py::arg("op"));
+  m.def(
+      "explain_call",
+      [](const std::string& name,
+         const py::function& call,
+         const std::vector<at::Tensor>& tensors) {
+        return explain(
+            name,
+            [&](at::TensorList layouts) { call(layouts.vec()); },
+            tensors);
+      },
+      py::arg("name"),
+      py::arg("call"),
+      py::arg("tensors"));
   m.def(
       "visualize_sharding",
       py::overload_cast<const at::Tensor&>(&visualize_sharding),

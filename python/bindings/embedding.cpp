@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "convert.h"
+#include "scope.h"
 #include "tessera/mask_buffer.h"
 
 namespace tessera::python {
@@ -54,20 +55,18 @@ class PyEmbeddingScope {
             bag_way_of("EmbeddingScope", "bag_way", bag_way),
             max_norm} {}
 
-  void enter() {
-    scopes_.push_back(std::make_unique<EmbeddingScope>(options_));
-  }
-  void leave() { scopes_.pop_back(); }
+  void enter() { scopes_.enter(options_); }
+  void leave() { scopes_.leave(); }
 
  private:
   EmbeddingOptions options_;
-  std::vector<std::unique_ptr<EmbeddingScope>> scopes_;
+  GuardStack<EmbeddingScope> scopes_{"EmbeddingScope"};
 };
 
 }  // namespace
 
 void bind_embedding(py::module_& m) {
-  py::class_<PyEmbeddingScope>(
+  py::class_<PyEmbeddingScope> scope(
       m,
       "EmbeddingScope",
       "How lookups in sharded tables are carried out, in this thread. `way` is "
@@ -75,20 +74,14 @@ void bind_embedding(py::module_& m) {
       "'gather', 'exchange' or whichever is 'cheapest'. `bag_way` is what an "
       "exchange brings to bags: what owners have 'pooled', 'rows', or "
       "whichever is 'cheapest'. `max_norm` allows "
-      "modules with max_norm to renormalise distributed tables. Scopes nest.")
-      .def(
-          py::init<const std::string&, const std::string&, bool>(),
-          py::kw_only(),
-          py::arg("way") = "cheapest",
-          py::arg("bag_way") = "cheapest",
-          py::arg("max_norm") = false)
-      .def(
-          "__enter__",
-          [](py::object self) {
-            self.cast<PyEmbeddingScope&>().enter();
-            return self;
-          })
-      .def("__exit__", [](PyEmbeddingScope& self, py::args) { self.leave(); });
+      "modules with max_norm to renormalise distributed tables. Scopes nest.");
+  scope.def(
+      py::init<const std::string&, const std::string&, bool>(),
+      py::kw_only(),
+      py::arg("way") = "cheapest",
+      py::arg("bag_way") = "cheapest",
+      py::arg("max_norm") = false);
+  def_scope(scope);
 
   m.def(
       "prefer_large_pages",

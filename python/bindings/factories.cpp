@@ -18,12 +18,14 @@ at::TensorOptions options_of(
 
 at::Scalar as_scalar(py::handle value) {
   if (py::isinstance<py::bool_>(value)) return value.cast<bool>();
-  if (py::isinstance<py::int_>(value)) return value.cast<int64_t>();
+  if (py::isinstance<py::int_>(value)) {
+    return as_int(value, "full", "fill_value");
+  }
   if (py::isinstance<py::float_>(value)) return value.cast<double>();
   TORCH_CHECK_TYPE(
       PyComplex_Check(value.ptr()),
       "[full] expected a number as fill_value, got ",
-      py::repr(value).cast<std::string>());
+      describe(value));
   return value.cast<c10::complex<double>>();
 }
 

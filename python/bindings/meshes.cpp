@@ -4,9 +4,12 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <unordered_map>
+
 #include "convert.h"
 #include "tessera/distribute.h"
 #include "tessera/process_group.h"
+#include "tessera/world.h"
 
 namespace tessera::python {
 
@@ -18,6 +21,18 @@ std::vector<std::string> names_of(const Names& names) {
   return names.value_or(std::vector<std::string>());
 }
 
+// How many ranks the world of a mesh has. A mesh knows its world's number
+// alone; it is made while that world is the current one, and asked later.
+std::unordered_map<uint64_t, int64_t>& world_sizes() {
+  static auto* const sizes = new std::unordered_map<uint64_t, int64_t>;
+  return *sizes;
+}
+
+DeviceMesh remember_world(DeviceMesh mesh) {
+  world_sizes().try_emplace(mesh.world_id(), world_size());
+  return mesh;
+}
+
 DeviceMesh make_mesh(
     const std::string& device_type, py::handle ranks, const Names& names) {
   ensure_world();
@@ -26,7 +41,8 @@ DeviceMesh make_mesh(
     tensor = py::module_::import("torch").attr("tensor")(
         tensor, py::arg("device") = "cpu");
   }
-  return device_mesh(device_type, tensor.cast<at::Tensor>(), names_of(names));
+  return remember_world(
+      device_mesh(device_type, tensor.cast<at::Tensor>(), names_of(names)));
 }
 
 int64_t dim_of(const DeviceMesh& mesh, py::handle dim, const char* caller) {
@@ -38,7 +54,7 @@ int64_t dim_of(const DeviceMesh& mesh, py::handle dim, const char* caller) {
       "] ",
       mesh.str(),
       " has several dimensions: say which, by number or name");
-  return dim.is_none() ? 0 : dim.cast<int64_t>();
+  return dim.is_none() ? 0 : as_int(dim, caller, "mesh_dim");
 }
 
 // The ranks as a tensor of the mesh's shape: in a slice, those of this rank's
@@ -59,7 +75,20 @@ at::Tensor rank_tensor(const DeviceMesh& mesh) {
 
 DeviceMesh slice(const DeviceMesh& mesh, py::handle names) {
   if (py::isinstance<py::str>(names)) return mesh[names.cast<std::string>()];
-  return mesh.slice(names.cast<std::vector<std::string>>());
+  TORCH_CHECK_TYPE(
+      py::isinstance<py::list>(names) || py::isinstance<py::tuple>(names),
+      "[DeviceMesh] expected the name of a mesh dimension or a list of names, "
+      "got ",
+      describe(names));
+  std::vector<std::string> wanted;
+  for (const auto& name : names.cast<py::sequence>()) {
+    TORCH_CHECK_TYPE(
+        py::isinstance<py::str>(name),
+        "[DeviceMesh] expected names of mesh dimensions, got ",
+        describe(name));
+    wanted.push_back(name.cast<std::string>());
+  }
+  return mesh.slice(wanted);
 }
 
 py::object dim_names(const DeviceMesh& mesh) {
@@ -89,20 +118,14 @@ py::tuple to_python(SizesRef sizes) {
 
 Sizes as_sizes(py::handle sizes, const char* caller) {
   TORCH_CHECK_TYPE(
-      py::isinstance<py::sequence>(sizes) && !py::isinstance<py::str>(sizes),
+      is_sequence(sizes),
       "[",
       caller,
       "] expected a sequence of integers, got ",
-      py::repr(sizes).cast<std::string>());
+      describe(sizes));
   Sizes result;
   for (const auto& size : sizes.cast<py::sequence>()) {
-    TORCH_CHECK_TYPE(
-        PyIndex_Check(size.ptr()),
-        "[",
-        caller,
-        "] expected a sequence of integers, got ",
-        py::repr(sizes).cast<std::string>());
-    result.push_back(py::int_(size).cast<int64_t>());
+    result.push_back(as_int(size, caller, "an element of a shape"));
   }
   return result;
 }
@@ -180,6 +203,13 @@ void bind_meshes(py::module_& m) {
           &DeviceMesh::simulated,
           "Whether all ranks live in this process.")
       .def_property_readonly("_world_id", &DeviceMesh::world_id)
+      .def_property_readonly(
+          "_world_size",
+          [](const DeviceMesh& mesh) {
+            // One that C++ has made is of the world that is entered.
+            const auto found = world_sizes().find(mesh.world_id());
+            return found == world_sizes().end() ? world_size() : found->second;
+          })
       .def("__getitem__", &slice, py::arg("mesh_dim_names"))
       .def(
           "__eq__",
@@ -197,8 +227,8 @@ void bind_meshes(py::module_& m) {
           })
       .def(
           "__exit__",
-          [](py::object, py::args) {
-            py::module_::import("tessera._world").attr("leave_mesh")();
+          [](py::object self, const py::args&) {
+            py::module_::import("tessera._world").attr("leave_mesh")(self);
           })
       .def("__reduce__", [](py::object self) {
         return py::make_tuple(
@@ -213,8 +243,8 @@ void bind_meshes(py::module_& m) {
       "init_device_mesh",
       [](const std::string& device_type, py::handle shape, const Names& names) {
         ensure_world();
-        return init_device_mesh(
-            device_type, as_sizes(shape, "init_device_mesh"), names_of(names));
+        return remember_world(init_device_mesh(
+            device_type, as_sizes(shape, "init_device_mesh"), names_of(names)));
       },
       py::arg("device_type"),
       py::arg("mesh_shape"),

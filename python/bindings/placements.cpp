@@ -70,7 +70,7 @@ Placement as_placement(py::handle placement, const char* caller) {
       "[",
       caller,
       "] expected placements such as Shard(0), Replicate() or Partial(), got ",
-      py::repr(placement).cast<std::string>());
+      describe(placement));
   return *converted;
 }
 
@@ -78,12 +78,11 @@ std::optional<Placements> as_optional_placements(
     py::handle placements, const char* caller) {
   if (placements.is_none()) return std::nullopt;
   TORCH_CHECK_TYPE(
-      py::isinstance<py::sequence>(placements) &&
-          !py::isinstance<py::str>(placements),
+      is_sequence(placements),
       "[",
       caller,
       "] expected a list of placements, one for each mesh dimension, got ",
-      py::repr(placements).cast<std::string>());
+      describe(placements));
   Placements result;
   for (const auto& p : placements.cast<py::sequence>()) {
     result.push_back(as_placement(p, caller));

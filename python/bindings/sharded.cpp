@@ -18,8 +18,7 @@ ShardPlacement as_shard_placement(py::handle placement) {
     return placement.cast<ShardPlacement>();
   }
   if (PyIndex_Check(placement.ptr())) {
-    return py::int_(py::reinterpret_borrow<py::object>(placement))
-        .cast<int64_t>();
+    return as_int(placement, "ShardPlacement", "placement");
   }
   // A text, or torch's _remote_device, which prints as one.
   return py::str(placement).cast<std::string>();
@@ -31,7 +30,7 @@ ChunkShardingSpec make_spec(int64_t dim, py::handle placements) {
           py::isinstance<py::tuple>(placements),
       "[ChunkShardingSpec] expected a list of placements like 'rank:0/cpu', "
       "got ",
-      py::repr(placements).cast<std::string>());
+      describe(placements));
   std::vector<ShardPlacement> list;
   for (const auto& placement : placements.cast<py::sequence>()) {
     list.push_back(as_shard_placement(placement));
@@ -52,7 +51,7 @@ ChunkShardingSpec as_spec(py::handle spec, const char* caller) {
       "[",
       caller,
       "] expected a ChunkShardingSpec, got ",
-      py::repr(spec).cast<std::string>());
+      describe(spec));
   const py::list placements(spec.attr("placements"));
   return make_spec(spec.attr("dim").cast<int64_t>(), placements);
 }
@@ -75,19 +74,14 @@ ShardedTensor from_local_shards(
     return ShardedTensor::from_local_shards(
         THPVariable_Unpack(shards.ptr()), sizes, wanted);
   }
-  TORCH_CHECK_TYPE(
-      py::isinstance<py::list>(shards) || py::isinstance<py::tuple>(shards),
-      "[",
-      kCaller,
-      "] expected a tensor, or a list of tensors, one for each rank that lives "
-      "here, got ",
-      py::repr(shards).cast<std::string>());
   return ShardedTensor::from_local_shards(
-      shards.cast<std::vector<at::Tensor>>(), sizes, wanted);
+      as_tensors(shards, kCaller, "shards"), sizes, wanted);
 }
 
 py::object size_of(const ShardedTensor& tensor, py::handle dim) {
-  if (!dim.is_none()) return py::int_(tensor.size(dim.cast<int64_t>()));
+  if (!dim.is_none()) {
+    return py::int_(tensor.size(as_int(dim, "ShardedTensor.size", "dim")));
+  }
   return py::module_::import("torch").attr("Size")(to_python(tensor.size()));
 }
 

@@ -99,7 +99,7 @@ std::optional<RowSgd> as_update(py::handle update, const char* caller) {
       caller,
       "] expected update to be None or a RowSgd, as in update=RowSgd(lr=0.1), "
       "got ",
-      py::repr(update).cast<std::string>());
+      describe(update));
   return update.cast<const RowSgd&>();
 }
 

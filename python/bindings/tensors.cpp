@@ -37,12 +37,7 @@ at::Tensor from_local(
     py::gil_scoped_release no_gil;
     return DTensor::from_local(tensor, mesh, wanted, options);
   }
-  TORCH_CHECK_TYPE(
-      py::isinstance<py::list>(local) || py::isinstance<py::tuple>(local),
-      "[from_local] expected a tensor, or a list of tensors, one for each rank "
-      "that lives here, got ",
-      py::repr(local).cast<std::string>());
-  const auto locals = local.cast<std::vector<at::Tensor>>();
+  const auto locals = as_tensors(local, kCaller, "local_tensor");
   const int64_t ndim = locals.empty() ? 0 : locals[0].dim();
   const auto wanted = as_placements(placements, mesh, ndim, kCaller);
   py::gil_scoped_release no_gil;
@@ -156,7 +151,8 @@ void bind_tensors(py::module_& m) {
       py::arg("stride") = py::none(),
       "A distributed tensor of this rank's shard; replicated without "
       "placements. Differentiable. In a simulated world local_tensor is one "
-      "tensor, which every rank holds, or a list with one for each rank. With "
+      "tensor, which every rank holds, or a list with one for each rank in the "
+      "order of device_mesh.ranks. With "
       "run_check the ranks compare the shapes and replicas become the first "
       "rank's; without, nothing is sent. Uneven shards need shape and stride "
       "of the whole.");

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "convert.h"
+#include "scope.h"
 #include "tessera/world.h"
 
 namespace tessera::python {
@@ -19,49 +20,79 @@ WorldOptions options_of(double timeout) {
   return {Milliseconds(static_cast<int64_t>(timeout * 1000))};
 }
 
-// A world that is made when it is entered.
+// A world that is made when it is entered. Worlds belong to the process: any
+// thread may leave them, in any order.
 class PyWorld {
  public:
-  explicit PyWorld(std::function<World()> make) : make_(std::move(make)) {}
-  ~PyWorld() { leave(); }
+  PyWorld(std::string text, std::function<World()> make)
+      : text_(std::move(text)), make_(std::move(make)) {}
+  ~PyWorld() { end(); }
 
   void enter() {
     TORCH_CHECK(
         world_ == nullptr,
-        "[World] this world has been entered already: make another one");
+        "[World] this world is entered already: make another one");
     py::gil_scoped_release no_gil;
     world_ = std::make_unique<World>(make_());
   }
 
   void leave() {
-    py::gil_scoped_release no_gil;
-    world_.reset();
+    TORCH_CHECK(
+        world_ != nullptr,
+        "[World] this world is not entered, so it cannot be left");
+    end();
   }
 
   World& get() const {
     TORCH_CHECK(
         world_ != nullptr,
-        "[World] this world is not entered: use it in a with statement");
+        "[World] this world is not entered: use it in a with statement, or "
+        "call enter()");
     return *world_;
   }
 
+  std::string repr() const {
+    if (world_ == nullptr) return "World(" + text_ + ", not entered)";
+    if (world_->simulated()) return "World(" + simulated(world_->size()) + ")";
+    return "World(" + process(world_->rank(), world_->size()) + ")";
+  }
+
+  static std::string simulated(int64_t ranks) {
+    return c10::str(ranks, ranks == 1 ? " rank" : " ranks", ", simulated");
+  }
+
+  static std::string process(int64_t rank, int64_t size) {
+    return c10::str("rank ", rank, " of ", size, " processes");
+  }
+
  private:
+  void end() {
+    py::gil_scoped_release no_gil;
+    world_.reset();
+  }
+
+  std::string text_;
   std::function<World()> make_;
   std::unique_ptr<World> world_;
 };
 
+std::unique_ptr<PyWorld> simulate(int64_t ranks) {
+  // Now, not when it is entered: whoever asked for it is told.
+  TORCH_CHECK_VALUE(
+      ranks >= 1, "[simulate] expected at least one rank, got ", ranks);
+  return std::make_unique<PyWorld>(
+      PyWorld::simulated(ranks), [ranks] { return World::simulate(ranks); });
+}
+
 }  // namespace
 
 void bind_worlds(py::module_& m) {
-  py::class_<PyWorld>(
-      m, "World", "Who the ranks are and which live here; a context manager.")
-      .def_static(
-          "simulate",
-          [](int64_t ranks) {
-            return std::make_unique<PyWorld>(
-                [ranks] { return World::simulate(ranks); });
-          },
-          py::arg("ranks"))
+  py::class_<PyWorld> world(
+      m,
+      "World",
+      "Who the ranks are and which live here; a context manager. A world "
+      "belongs to the process: all threads are in it.");
+  world.def_static("simulate", &simulate, py::arg("ranks"))
       .def_static(
           "connect",
           [](int64_t rank,
@@ -69,7 +100,7 @@ void bind_worlds(py::module_& m) {
              const std::string& address,
              uint16_t port,
              double timeout) {
-            return std::make_unique<PyWorld>([=] {
+            return std::make_unique<PyWorld>(PyWorld::process(rank, size), [=] {
               return World::connect(
                   rank, size, address, port, options_of(timeout));
             });
@@ -86,6 +117,7 @@ void bind_worlds(py::module_& m) {
              c10::intrusive_ptr<c10d::Store> store,
              double timeout) {
             return std::make_unique<PyWorld>(
+                PyWorld::process(rank, size),
                 [=, store = std::move(store)]() mutable {
                   // Given back at once: whoever holds a store may serve it.
                   const auto given = std::exchange(store, {});
@@ -99,7 +131,7 @@ void bind_worlds(py::module_& m) {
       .def_static(
           "from_environment",
           [](int64_t otherwise_simulate, double timeout) {
-            return std::make_unique<PyWorld>([=] {
+            return std::make_unique<PyWorld>("from the environment", [=] {
               return World::from_environment(
                   otherwise_simulate, options_of(timeout));
             });
@@ -107,12 +139,15 @@ void bind_worlds(py::module_& m) {
           py::arg("otherwise_simulate") = 1,
           py::arg("timeout") = 300.0)
       .def(
-          "__enter__",
+          "enter",
           [](py::object self) {
             self.cast<PyWorld&>().enter();
             return self;
-          })
-      .def("__exit__", [](PyWorld& self, py::args) { self.leave(); })
+          },
+          "What the with statement does at its start, for notebooks: meshes "
+          "are made in this world until leave(). Returns the world.")
+      .def("leave", &PyWorld::leave, "Ends the world, as the with statement.")
+      .def("__repr__", &PyWorld::repr)
       .def_property_readonly(
           "size", [](const PyWorld& w) { return w.get().size(); })
       .def_property_readonly(
@@ -135,8 +170,10 @@ void bind_worlds(py::module_& m) {
             w.get().barrier();
           },
           "Waits until every rank has come here.");
+  def_scope(world);
 
   m.def("in_world", &in_world, "Whether a world has been entered.");
+  m.def("world_size", &world_size, "How many ranks the innermost world has.");
 }
 
 }  // namespace tessera::python

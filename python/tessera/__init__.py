@@ -13,15 +13,18 @@ The names are those of torch.distributed.tensor.
         print(y.placements, y.full_tensor())
 """
 
-import torch  # noqa: F401  (loads the libraries that _C stands on)
+import torch as _torch  # noqa: F401  (loads the libraries that _C stands on)
 
 from tessera import (  # noqa: F401
+    _checkpoint,
+    _parametrizations,
     _refusals,
     debug,
     experimental,
     placement_types,
     sharded,
 )
+from tessera._C import register_rule
 from tessera._distribute import distribute_, distribute_module, distribute_tensor
 from tessera._factories import (
     empty,
@@ -70,6 +73,7 @@ __all__ = [
     "placement_types",
     "rand",
     "randn",
+    "register_rule",
     "sharded",
     "simulate",
     "zeros",

@@ -11,7 +11,12 @@ from torch import nn
 from tessera import _C
 from tessera._world import mesh_of
 
-__all__ = ["distribute_", "distribute_module", "distribute_tensor"]
+__all__ = [
+    "distribute_",
+    "distribute_module",
+    "distribute_tensor",
+    "implicit_replication",
+]
 
 
 def distribute_tensor(
@@ -127,3 +132,12 @@ def _module_fn(fn: Callable[..., Any] | None, role: str):
         stacklevel=3,
     )
     return lambda module, tensors, mesh: fn(tensors, mesh)
+
+
+def implicit_replication() -> _C.ImplicitReplication:
+    """In this scope, plain tensors among distributed ones are replicated.
+
+    with implicit_replication():
+        y = distributed + plain
+    """
+    return _C.ImplicitReplication()

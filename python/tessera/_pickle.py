@@ -1,8 +1,10 @@
 """Pickling and torch.save: each process keeps the shards that live in it.
 
 All that is written is plain tensors, numbers and text, so that
-torch.load(..., weights_only=True) reads it. The mesh is made again in the world
-that is entered when the file is read.
+torch.load(..., weights_only=True) reads it. The file says whose shards it holds
+and how many ranks the world had. The mesh is made again in the world that is
+entered when the file is read, and each rank takes its own shard, or is told that
+the file does not hold it.
 """
 
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import torch
 
 from tessera import _C
-from tessera._world import rebuild_mesh
+from tessera._world import ensure, rebuild_mesh
 from tessera.placement_types import (
     MaskPartial,
     Partial,
@@ -34,22 +36,71 @@ def reduce_dtensor(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
             tuple(tensor.shape),
             tuple(tensor.stride()),
             tensor.requires_grad,
+            (mesh._world_size, mesh.local_ranks),
         ),
     )
 
 
 def rebuild_dtensor(
-    shards, mesh, placements, shape, stride, requires_grad
+    shards, mesh, placements, shape, stride, requires_grad, held=None
 ) -> torch.Tensor:
-    """The inverse of reduce_dtensor. Does not communicate."""
-    tensor = _C.from_local(
-        shards,
-        rebuild_mesh(*mesh),
-        [_read(placement) for placement in placements],
-        shape=shape,
-        stride=stride,
-    )
+    """The inverse of reduce_dtensor. Does not communicate.
+
+    `held` is the size of the world that wrote the shards and whose they are.
+    Raises ValueError where a rank that lives here does not find its shard.
+    """
+    placements = [_read(placement) for placement in placements]
+    # One copy of a replicated tensor is as good as another.
+    replicated = all(placement.is_replicate() for placement in placements)
+    if not replicated:
+        _check_world(held)
+    ours = rebuild_mesh(*mesh)
+    if replicated:
+        mine = [shards[0]] * len(ours.local_ranks)
+    else:
+        mine = _shards_of_this_process(shards, ours.local_ranks, held)
+    if not mine:
+        # A rank outside the mesh shows the dtype and the dimensions alone.
+        mine = [shards[0].new_empty((0,) * len(shape))]
+    tensor = _C.from_local(mine, ours, placements, shape=shape, stride=stride)
     return tensor.requires_grad_(requires_grad)
+
+
+def _check_world(held) -> None:
+    if held is None:
+        raise ValueError(
+            "[torch.load] this file was written by a version that did not say "
+            "whose shard it holds: save the tensor again"
+        )
+    size, ranks = held
+    ensure()
+    if size != _C.world_size():
+        raise ValueError(
+            f"[torch.load] this file holds {_shard_of(ranks)} of a world of "
+            f"{size} ranks, but this world has {_C.world_size()}: load it in a "
+            "world of the same size, or save full_tensor() and distribute that"
+        )
+
+
+def _shards_of_this_process(shards, here, held):
+    size, ranks = held
+    missing = [rank for rank in here if rank not in ranks]
+    if missing:
+        raise ValueError(
+            f"[torch.load] this file holds {_shard_of(ranks)} of a world of "
+            f"{size} ranks, but this process needs {_shard_of(missing)}: each "
+            "rank loads the file that it saved; to read one file on all ranks, "
+            "save full_tensor() and distribute that"
+        )
+    return [shards[ranks.index(rank)] for rank in here]
+
+
+def _shard_of(ranks) -> str:
+    if not ranks:
+        return "no shard (it was saved by a rank outside the mesh)"
+    if len(ranks) == 1:
+        return f"the shard of rank {ranks[0]}"
+    return f"the shards of ranks {', '.join(map(str, ranks))}"
 
 
 def _write(placement: Placement) -> tuple[Any, ...]:

@@ -2,7 +2,8 @@
 
 torch.compile, torch.export and FakeTensorMode describe a tensor by its storage.
 A distributed tensor has none: it would be refused there too, but in words that
-do not say what was tried.
+do not say what was tried. DistributedDataParallel would average gradients that
+are whole already.
 """
 
 import functools
@@ -34,7 +35,26 @@ def _hide_attributes() -> None:
         known.pop(name, None)
 
 
+def _refuse_data_parallel(plain: Any) -> Any:
+    @functools.wraps(plain)
+    def init(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        for name, tensor in module.named_parameters():
+            if _C.is_dtensor(tensor):
+                raise NotImplementedError(
+                    f"[DistributedDataParallel] parameter '{name}' is a "
+                    f"distributed tensor (DTensor): {_C.layout_text(tensor)}. "
+                    "Data parallel is distribute_module(module, mesh), which "
+                    "replicates the parameters, and a batch that is sharded: "
+                    "distribute_tensor(batch, mesh, [Shard(0)])"
+                )
+        plain(self, module, *args, **kwargs)
+
+    return init
+
+
 def _install() -> None:
+    parallel = torch.nn.parallel.DistributedDataParallel
+    parallel.__init__ = _refuse_data_parallel(parallel.__init__)
     plain = FakeTensorConverter.from_real_tensor
 
     @functools.wraps(plain)

@@ -66,6 +66,16 @@ def _deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
     return copy
 
 
+def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """The old constructor, as SparseAdam uses it: new(indices, values, size)."""
+    if tensor.is_sparse and len(args) > 1:
+        return torch.sparse_coo_tensor(*args, **kwargs)
+    raise NotImplementedError(
+        "[new] this constructor is not there for distributed tensors: use "
+        "new_empty(size) or new_zeros(size)"
+    )
+
+
 def _extend(name: str, for_distributed: Any, leaves_only: bool = False) -> None:
     """Gives a method of torch.Tensor another body for distributed tensors."""
     plain = getattr(torch.Tensor, name)
@@ -107,6 +117,8 @@ def _install() -> None:
     )
     # torch refuses to copy what is no leaf, whatever it is.
     _extend("__deepcopy__", _deepcopy, leaves_only=True)
+    _extend("new", _new)
+    _extend("tolist", lambda self: self.full_tensor().tolist())
     _extend("_reduce_ex_internal", lambda self, proto: reduce_dtensor(self))
 
 

@@ -26,6 +26,9 @@ def simulate(ranks: int) -> World:
 
     with simulate(4):
         mesh = init_device_mesh("cpu", (4,))
+
+    In a notebook, `world = simulate(4).enter()` lasts until `world.leave()`. A
+    world belongs to the process: every thread is in it.
     """
     return World.simulate(ranks)
 
@@ -106,9 +109,20 @@ def enter_mesh(mesh: _C.DeviceMesh) -> None:
     _entered.meshes.append(mesh)
 
 
-def leave_mesh() -> None:
+def leave_mesh(mesh: _C.DeviceMesh) -> None:
     """The end of `with mesh:`."""
-    _entered.meshes.pop()
+    meshes = getattr(_entered, "meshes", [])
+    if mesh not in meshes:
+        raise RuntimeError(
+            f"[DeviceMesh] {mesh} is not entered in this thread: __exit__ was "
+            "called without __enter__"
+        )
+    if meshes[-1] != mesh:
+        raise RuntimeError(
+            f"[DeviceMesh] {meshes[-1]} was entered after {mesh}: leave that "
+            "first"
+        )
+    meshes.pop()
 
 
 def mesh_of(mesh: Any, caller: str) -> _C.DeviceMesh:

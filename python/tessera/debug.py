@@ -1,12 +1,13 @@
 """Seeing what happens: communication counted, layouts drawn and explained."""
 
-from typing import Any
-
-import torch
-import torch.distributed._functional_collectives  # registers the keys of the counts
-
-from tessera import _C
-from tessera._C import CommRecord
+from tessera._debug import (
+    CommDebugMode,
+    CommRecord,
+    explain,
+    sharding_svg,
+    sharding_text,
+    visualize_sharding,
+)
 
 __all__ = [
     "CommDebugMode",
@@ -17,111 +18,13 @@ __all__ = [
     "visualize_sharding",
 ]
 
-
-def _op_of(collective: str) -> Any:
-    """The op by which torch's CommDebugMode counts such a collective."""
-    functional, c10d = torch.ops.c10d_functional, torch.ops.c10d
-    ops = {
-        "all_reduce": functional.all_reduce,
-        "all_gather": functional.all_gather_into_tensor,
-        "reduce_scatter": functional.reduce_scatter_tensor,
-        "all_to_all": functional.all_to_all_single,
-        "all_to_all_rows": functional.all_to_all_single,
-        "broadcast": c10d.broadcast_,
-        "scatter": c10d.scatter_,
-    }
-    # What torch has no op for keeps its name.
-    return ops.get(collective, collective)
-
-
-class CommDebugMode:
-    """Counts the collectives of a scope, forward and backward.
-
-    What was counted can be read in the scope and after it. Scopes nest.
-
-        with CommDebugMode() as comm:
-            loss.backward()
-        comm.get_comm_counts()[torch.ops.c10d_functional.all_reduce]
-    """
-
-    def __init__(self) -> None:
-        self._counter = _C.CommCounter()
-
-    def __enter__(self) -> "CommDebugMode":
-        self._counter.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._counter.__exit__(*exception)
-
-    def get_records(self) -> list[CommRecord]:
-        """By op, pass, collective and group size, in order of appearance."""
-        return self._counter.records()
-
-    def get_total_counts(self) -> int:
-        """How many collectives were issued."""
-        return sum(record.count for record in self.get_records())
-
-    def get_total_bytes(self) -> int:
-        """How many bytes this rank sent (rank 0, in a simulated world)."""
-        return sum(record.bytes for record in self.get_records())
-
-    def get_comm_counts(self) -> dict[Any, int]:
-        """By collective, keyed as torch's: torch.ops.c10d_functional.*."""
-        return self._sum_by_collective("count")
-
-    def get_comm_bytes(self) -> dict[Any, int]:
-        """The bytes sent, with the keys of get_comm_counts."""
-        return self._sum_by_collective("bytes")
-
-    def generate_comm_debug_tracing_table(self) -> str:
-        """A table of the records, as text."""
-        return self._counter.table()
-
-    def __repr__(self) -> str:
-        return (
-            f"CommDebugMode(get_total_counts()={self.get_total_counts()}, "
-            f"get_total_bytes()={self.get_total_bytes()})"
-        )
-
-    def _sum_by_collective(self, field: str) -> dict[Any, int]:
-        sums: dict[Any, int] = _Counts()
-        for record in self.get_records():
-            sums[_op_of(record.collective)] += getattr(record, field)
-        return sums
-
-
-class _Counts(dict[Any, int]):
-    """What was not issued was issued 0 times."""
-
-    def __missing__(self, key: Any) -> int:
-        return 0
-
-
-def explain(op: str, *arguments: Any) -> str:
-    """How the layout of a call comes about: rows, prices, the choice.
-
-    `op` is named as in "aten::mm"; the arguments are the op's, in order.
-    Nothing is computed or sent.
-    """
-    return _C.explain(op, *arguments)
-
-
-def sharding_text(dtensor: torch.Tensor) -> str:
-    """A picture of who holds what, as text."""
-    return _C.visualize_sharding(dtensor)
-
-
-def sharding_svg(dtensor: torch.Tensor) -> str:
-    """A picture of who holds what, as an SVG document."""
-    return _C.visualize_sharding_svg(dtensor)
-
-
-def visualize_sharding(
-    dtensor: torch.Tensor, header: str = "", use_rich: bool = False
-) -> None:
-    """Prints who holds what. `use_rich` is there for torch's sake alone."""
-    del use_rich
-    if header:
-        print(header)
-    print(sharding_text(dtensor))
+# Where they are found.
+for _object in (
+    CommDebugMode,
+    CommRecord,
+    explain,
+    sharding_svg,
+    sharding_text,
+    visualize_sharding,
+):
+    _object.__module__ = __name__

@@ -1,6 +1,10 @@
 """Counting communication and looking at layouts."""
 
+import pytest
 import torch
+import torch.nn.functional as F
+from both_worlds import in_both_worlds
+from processes import RANKS
 
 import tessera as ts
 from tessera import Replicate, Shard
@@ -79,3 +83,69 @@ def test_explain(mesh):
     w = ts.distribute_tensor(torch.randn(4, 4), mesh)
     text = explain("aten::mm", x, w)
     assert "S(0)" in text and "mm" in text
+
+
+def test_explain_takes_ops_and_functions(mesh):
+    x = ts.distribute_tensor(torch.randn(8, 4), mesh, [Shard(0)])
+    w = ts.distribute_tensor(torch.randn(4, 4), mesh)
+    named = explain("aten::mm", x, w)
+    assert explain(torch.ops.aten.mm.default, x, w) == named
+    assert explain(torch.ops.aten.mm, x, w) == named
+    assert named in explain(torch.mm, x, w)
+    assert "mm runs 1 op by rows and sends nothing" in explain(torch.mm, x, w)
+    assert named in explain(lambda a, b: (a @ b).relu(), x, w)
+    assert "aten.cat.default" in explain(torch.cat, [x, x], dim=1)
+    assert "aten.cat.default" in explain("aten::cat", [x, x], 1)
+    for wrong in (3, None):
+        with pytest.raises(TypeError, match="the name of an op"):
+            explain(wrong, x)
+    with pytest.raises(TypeError, match="in order"):
+        explain("aten::mm", x, mat2=w)
+    with pytest.raises(ValueError, match="is distributed"):
+        explain(torch.mm, torch.randn(2, 2), torch.randn(2, 2))
+
+
+def body_explain_is_about_what_runs(here):
+    """The collectives that are named are those of the call."""
+    mesh = ts.init_device_mesh("cpu", (RANKS,))
+    uneven = torch.randn(9, 4)
+    spread = {
+        placement: ts.distribute_tensor(uneven, mesh, [placement])
+        for placement in (Shard(0), Shard(1), Replicate())
+    }
+    calls = [
+        (F.mse_loss, {}),
+        (F.l1_loss, {"reduction": "sum"}),
+        (F.smooth_l1_loss, {}),
+        (torch.add, {}),
+        (lambda a, b: a.mean() + b.var(), {}),
+        (lambda a, b: F.layer_norm(a, (4,)) @ b.t(), {}),
+        (lambda a, b: torch.softmax(a, 0).sum(), {}),
+    ]
+    for call, options in calls:
+        for a in spread.values():
+            for b in spread.values():
+                with CommDebugMode() as comm:
+                    text = explain(call, a, b, **options)
+                assert comm.get_total_counts() == 0
+                with CommDebugMode() as comm:
+                    call(a, b, **options)
+                for record in comm.get_records():
+                    line = f"{record.count} {record.collective} of {record.op}"
+                    assert line in text, (line, text)
+                assert ("sends nothing" in text) == (not comm.get_records())
+
+
+def body_modules(here):
+    mesh = ts.init_device_mesh("cpu", (RANKS,))
+    model = ts.distribute_module(torch.nn.Linear(4, 3), mesh)
+    x = ts.distribute_tensor(torch.randn(8, 4), mesh, [Shard(0)])
+    text = explain(model, x)
+    assert text.startswith("Linear runs") and "aten.addmm.default" in text
+    before = model.weight
+    assert model.weight is before and model(x).placements == (Shard(0),)
+
+
+test_simulated, test_processes = in_both_worlds(
+    body_explain_is_about_what_runs, body_modules
+)

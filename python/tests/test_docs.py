@@ -5,16 +5,22 @@ import re
 
 import pytest
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "python.md"
-PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+PROGRAMS = [
+    pytest.param(program, id=f"{page.stem}-{i}")
+    for page in sorted(DOCS.glob("*.md"))
+    for i, program in enumerate(
+        re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    )
+]
 
 
 def test_there_are_programs():
-    assert PROGRAMS
+    assert len(PROGRAMS) > 4
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_program_runs(program, capsys):
-    exec(compile(program, str(PAGE), "exec"), {})
-    # Each prints the layouts that it has made.
-    assert re.search(r"Replicate\(\)|dim=0", capsys.readouterr().out)
+    exec(compile(program, "docs", "exec"), {})
+    # Each prints what it has made: a layout, or the world.
+    assert re.search(r"Replicate\(\)|dim=0|S\(0\)|World\(", capsys.readouterr().out)

@@ -132,3 +132,14 @@ def test_torchs_placements_are_taken(mesh):
     )
     terms = ts.DTensor.from_local(torch.ones(2), mesh, [TorchPartial()])
     assert terms.placements == (ts.Partial(),)
+
+
+def test_from_local_takes_shards_in_the_order_of_the_mesh(world):
+    """Not in ascending order of rank."""
+    mesh = ts.DeviceMesh("cpu", [[3, 1], [0, 2]])
+    assert mesh.ranks == (3, 1, 0, 2)
+    locals_ = [torch.full((1,), float(rank)) for rank in mesh.ranks]
+    x = ts.DTensor.from_local(locals_, mesh, [ts.Shard(0), ts.Shard(0)])
+    for rank in range(4):
+        assert x.shard(rank).item() == rank
+    assert x.full_tensor().tolist() == [3, 1, 0, 2]

@@ -66,3 +66,28 @@ def test_public_names(module):
         value = getattr(module, name)
         if value is getattr(_C, name, None):
             assert name in declared
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        ts,
+        ts.debug,
+        ts.device_mesh,
+        ts.embedding,
+        ts.experimental,
+        ts.placement_types,
+        ts.sharded,
+    ],
+    ids=lambda module: module.__name__,
+)
+def test_no_leaked_names(module):
+    """What is there is named in __all__, or is a module of the package."""
+    leaked = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and name not in module.__all__
+        and getattr(value, "__package__", None) != "tessera"
+    }
+    assert leaked == set()

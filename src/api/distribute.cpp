@@ -5,6 +5,7 @@
 #include "comm/collectives.h"
 #include "comm/comm_event.h"
 #include "dispatch/autograd.h"
+#include "dispatch/plain_value.h"
 #include "dispatch/tensor.h"
 #include "kernels/large_pages.h"
 #include "tessera/shard_math.h"
@@ -81,6 +82,10 @@ void own_memory(Shards& shards, const at::Tensor& value) {
 void check_already_distributed(
     const at::Tensor& tensor, const DeviceMesh& mesh, PlacementsRef wanted) {
   const auto& spec = *detail::distributed_meta(tensor).spec;
+  if (spec.mesh != mesh) {
+    // Throws if the tensor's world has ended.
+    detail::collectives(spec.mesh);
+  }
   TORCH_CHECK_VALUE(
       spec.mesh == mesh,
       "[distribute_tensor] cannot distribute a distributed tensor on ",
@@ -100,6 +105,9 @@ Placements checked_placements(
     const at::Tensor& tensor, const DeviceMesh& mesh, PlacementsRef given) {
   TORCH_CHECK_VALUE(
       tensor.defined(), "[distribute_tensor] the tensor is undefined");
+  if (!detail::is_dtensor(tensor)) {
+    detail::check_plain_value(tensor, "distribute_tensor");
+  }
   const auto placements = normalize_placements(
       or_replicated(given, mesh), mesh, tensor.dim(), "distribute_tensor");
   for (const auto& placement : placements) {

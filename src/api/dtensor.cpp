@@ -144,6 +144,10 @@ DTensor DTensor::redistribute(PlacementsRef placements) const {
 
 DTensor DTensor::redistribute(
     const DeviceMesh& mesh, PlacementsRef placements) const {
+  if (mesh != this->mesh()) {
+    // Throws if the tensor's world has ended.
+    detail::collectives(this->mesh());
+  }
   TORCH_CHECK_NOT_IMPLEMENTED(
       mesh == this->mesh(),
       "[redistribute] cross-mesh redistribution, from ",

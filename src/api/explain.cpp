@@ -168,4 +168,20 @@ std::string explain(
   });
 }
 
+std::string explain(
+    const std::string& name,
+    const std::function<void(at::TensorList)>& call,
+    at::TensorList tensors) {
+  TORCH_CHECK_VALUE(
+      std::any_of(
+          tensors.begin(),
+          tensors.end(),
+          [](const at::Tensor& tensor) { return detail::is_dtensor(tensor); }),
+      "[explain] none of the tensors given to ",
+      name,
+      " is distributed: make them with distribute_tensor or empty(shape, mesh, "
+      "placements)");
+  return detail::explain_call(name, call, tensors);
+}
+
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include "comm/collectives.h"
 #include "comm/comm_event.h"
 #include "dispatch/autograd.h"
+#include "dispatch/plain_value.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {
@@ -157,6 +158,7 @@ at::Tensor from_local(
         kFromLocal,
         "a shard must be a plain tensor, got ",
         local.defined() ? "a distributed one" : "an undefined one");
+    check_plain_value(local, "from_local");
     TORCH_CHECK_VALUE(
         local.scalar_type() == locals[0].scalar_type() &&
             local.dim() == locals[0].dim(),

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "api/sharded_ranks.h"
+#include "dispatch/plain_value.h"
 #include "dispatch/tensor.h"
 #include "tessera/shard_math.h"
 #include "tessera/sharded.h"
@@ -119,6 +120,7 @@ ShardedTensor ShardedTensor::from_full(
       full.defined() && !is_dtensor(full),
       "[ShardedTensor::from_full] expected a plain tensor; for a distributed "
       "one use ShardedTensor(tensor)");
+  detail::check_plain_value(full, "ShardedTensor::from_full");
   const int64_t dim = checked_dim(spec, full.dim());
   const auto ranks = ranks_of(spec);
   const auto mesh = mesh_of(spec, ranks);

@@ -8,6 +8,8 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "comm/comm_redirect.h"
+
 namespace tessera::detail {
 
 namespace {
@@ -26,6 +28,8 @@ Observers& observers() {
 }
 
 thread_local std::string_view current_cause;
+// Told instead of the others, if there is one.
+thread_local CommObserver* only_observer = nullptr;
 
 }  // namespace
 
@@ -45,17 +49,29 @@ void remove_comm_observer(CommObserver* observer) {
 }
 
 bool counting() {
-  return observers().count.load(std::memory_order_relaxed) != 0;
+  return observers().count.load(std::memory_order_relaxed) != 0 ||
+         only_observer != nullptr;
 }
 
 void report(std::string_view collective, int64_t group_size, int64_t bytes) {
   auto& all = observers();
   const CommEvent event{collective, current_cause, group_size, bytes};
+  if (only_observer != nullptr) {
+    only_observer->on_collective(event);
+    return;
+  }
   // Held while they are told, so that an observer is not told after its removal
   // has returned.
   std::shared_lock lock(all.mutex);
   for (auto* observer : all.list) observer->on_collective(event);
 }
+
+CommRedirectGuard::CommRedirectGuard(CommObserver* observer)
+    : previous_(only_observer) {
+  only_observer = observer;
+}
+
+CommRedirectGuard::~CommRedirectGuard() { only_observer = previous_; }
 
 CommCauseGuard::CommCauseGuard(std::string_view cause)
     : previous_(current_cause) {

@@ -241,4 +241,10 @@ void World::barrier() {
 
 bool in_world() { return detail::current_residence().has_value(); }
 
+int64_t world_size() {
+  const auto residence = detail::current_residence();
+  TORCH_CHECK(residence.has_value(), "[world_size] no World has been entered");
+  return residence->world_size;
+}
+
 }  // namespace tessera

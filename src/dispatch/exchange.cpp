@@ -11,6 +11,7 @@
 #include "dispatch/autograd.h"
 #include "kernels/embedding.h"
 #include "kernels/route.h"
+#include "tessera/language.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {
@@ -251,7 +252,8 @@ class ExchangeLookup : public torch::autograd::Function<ExchangeLookup> {
     TORCH_CHECK_NOT_IMPLEMENTED(
         !(at::GradMode::is_enabled() && grads[0].requires_grad()),
         "[embedding] the backward of an exchange cannot be differentiated "
-        "again: hold an EmbeddingScope with LookupWay::Gather");
+        "again: ",
+        spell("hold an EmbeddingScope with LookupWay::Gather"));
     const auto grad =
         grad_in_layout(grads[0], visits.weight->mesh, visits.layout.output);
     const CommCauseGuard cause("aten::embedding_backward");

@@ -344,13 +344,17 @@ void run_op(const OpInfo& op, Stack* stack) {
   if (key.has_plain_tensor()) {
     admit_plain_tensors(op, args);
   }
-  if (auto plan = PlanCache::local().find(key)) {
+  auto& plans = PlanCache::local();
+  if (C10_UNLIKELY(plans.observer != nullptr)) {
+    plans.observer->on_op(op, args);
+  }
+  if (auto plan = plans.find(key)) {
     return execute(op, *plan, *stack);
   }
   auto plan = plan_op(op, args);
   execute(op, *plan, *stack);
   if (key.cacheable()) {
-    PlanCache::local().insert(key, std::move(plan));
+    plans.insert(key, std::move(plan));
   }
 }
 

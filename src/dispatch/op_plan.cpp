@@ -3,6 +3,7 @@
 #include "dispatch/agreement.h"
 #include "dispatch/infer.h"
 #include "plan/propagate.h"
+#include "tessera/language.h"
 
 namespace tessera::detail {
 
@@ -56,8 +57,15 @@ DeviceMesh common_mesh(
     if (mesh == nullptr) {
       mesh = &other;
     }
+    if (*mesh == other) {
+      continue;
+    }
+    // Throw if the world of one has ended: its text says no more than the
+    // other's.
+    collectives(*mesh);
+    collectives(other);
     TORCH_CHECK_VALUE(
-        *mesh == other,
+        false,
         "[",
         caller,
         "] arguments live on different meshes, ",
@@ -182,8 +190,9 @@ const Rule& rule_or_refuse(const OpInfo& op) {
       "Operator ",
       op.display_name,
       " does not have a sharding strategy registered. Redistribute to plain "
-      "tensors (full_tensor(), to_local()) or add a rule with "
-      "tessera::register_rule(\"",
+      "tensors (full_tensor(), to_local()) or add a rule with ",
+      spell("tessera::register_rule"),
+      "(\"",
       op.name,
       "\", ...)");
   return *rule;

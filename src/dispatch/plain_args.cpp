@@ -1,4 +1,5 @@
 #include "dispatch/plain_args.h"
+#include "tessera/language.h"
 
 #include <torch/csrc/autograd/function.h>
 
@@ -65,10 +66,11 @@ void admit_plain_tensors(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
         op.handle.schema().arguments()[argument].name(),
         "' is a plain tensor of shape ",
         tensor.sizes(),
-        " but others are distributed (got mixed torch.Tensor and DTensor). "
-        "Convert it with distribute_tensor(tensor, mesh, placements) or "
-        "DTensor::from_local, or hold an ImplicitReplication guard to take "
-        "plain tensors as replicated");
+        " but others are distributed (got mixed torch.Tensor and DTensor). ",
+        spell(
+            "Convert it with distribute_tensor(tensor, mesh, placements) or "
+            "DTensor::from_local, or hold an ImplicitReplication guard to take "
+            "plain tensors as replicated"));
     if (written) {
       replicate_in_place(tensor, *mesh);
     }

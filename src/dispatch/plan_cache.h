@@ -12,6 +12,13 @@
 
 namespace tessera::detail {
 
+// Sees each op that is run by its rule, before it runs.
+class OpObserver {
+ public:
+  virtual ~OpObserver() = default;
+  virtual void on_op(const OpInfo& op, c10::ArrayRef<c10::IValue> args) = 0;
+};
+
 class PlanCache {
  public:
   static constexpr size_t kSets = 512;
@@ -31,6 +38,9 @@ class PlanCache {
     uint64_t misses = 0;
   };
   Counts counts() const { return counts_; }
+
+  // Who watches this thread's ops; here, where every op comes by anyhow.
+  OpObserver* observer = nullptr;
 
  private:
   struct Entry {

@@ -15,6 +15,7 @@
 #include "dispatch/handwritten.h"
 #include "dispatch/philox.h"
 #include "dispatch/tensor.h"
+#include "tessera/language.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {
@@ -114,7 +115,8 @@ void check_fillable(
       "[",
       op,
       "] a generator of one's own is not supported on distributed tensors: "
-      "ranks must draw in step; seed with tessera::manual_seed");
+      "ranks must draw in step; seed with ",
+      spell("tessera::manual_seed"));
   TORCH_CHECK(
       is_dtensor(self),
       "[",

@@ -5,19 +5,26 @@
 #include <torch/library.h>
 
 #include <memory>
+#include <unordered_set>
 
+#include "dispatch/amp.h"
 #include "dispatch/bag_ops.h"
 #include "dispatch/decompose.h"
+#include "dispatch/decompose_weight_norm.h"
 #include "dispatch/embedding.h"
+#include "dispatch/explain.h"
 #include "dispatch/handwritten.h"
 #include "dispatch/kernel.h"
 #include "dispatch/part_ops.h"
+#include "dispatch/sparse.h"
 
 namespace tessera::detail {
 
 namespace {
 
 constexpr auto kDistributed = c10::DispatchKey::PrivateUse3;
+// Distributed tensors with sparse shards.
+constexpr auto kSparse = c10::DispatchKey::SparsePrivateUse3;
 
 bool needs_boxed_kernel(const c10::OperatorHandle& op) {
   // Composite implicit ops decompose above us into ops that come here.
@@ -25,6 +32,12 @@ bool needs_boxed_kernel(const c10::OperatorHandle& op) {
          !op.hasKernelForDispatchKey(
              c10::DispatchKey::CompositeImplicitAutograd) &&
          !leaves_to_composite(op.operator_name());
+}
+
+// What was registered below; see runs_by_rule.
+std::unordered_set<c10::OperatorName>& boxed_ops() {
+  static auto* const names = new std::unordered_set<c10::OperatorName>;
+  return *names;
 }
 
 // Registered by name although there is a fallback: kernels that are composite
@@ -38,10 +51,37 @@ void register_boxed_kernels(torch::Library& aten) {
     }
     const auto op = dispatcher.findOp(name);
     if (op.has_value() && needs_boxed_kernel(*op)) {
+      boxed_ops().insert(name);
       aten.impl(
           c10::toString(name).c_str(),
           torch::CppFunction::makeFromBoxedFunctor(
               std::make_unique<OpKernel>(*op)));
+    }
+  }
+}
+
+bool is_composite_explicit(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(
+             c10::DispatchKey::CompositeExplicitAutograd) ||
+         op.hasKernelForDispatchKey(
+             c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+}
+
+// Sparse ones do what dense ones do but for what is written by hand. By name
+// where a composite explicit kernel would win over the fallback.
+void register_sparse_kernels(torch::Library& aten) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.getNamespace() != "aten") {
+      continue;
+    }
+    const auto op = dispatcher.findOp(name);
+    if (op.has_value() && is_composite_explicit(*op) &&
+        op->hasKernelForDispatchKey(kDistributed) &&
+        !op->hasKernelForDispatchKey(kSparse)) {
+      aten.impl(
+          c10::toString(name).c_str(),
+          torch::CppFunction::makeFromBoxedFunction<&run_as_dense>());
     }
   }
 }
@@ -61,6 +101,11 @@ struct Registration {
       torch::Library::IMPL, "aten", kDistributed, __FILE__, __LINE__};
   torch::Library fallback{
       torch::Library::IMPL, "_", kDistributed, __FILE__, __LINE__};
+
+  torch::Library sparse_aten{
+      torch::Library::IMPL, "aten", kSparse, __FILE__, __LINE__};
+  torch::Library sparse_fallback{
+      torch::Library::IMPL, "_", kSparse, __FILE__, __LINE__};
 
   torch::Library aten_autograd{
       torch::Library::IMPL,
@@ -86,9 +131,15 @@ struct Registration {
     register_embedding_gradients(aten_autograd);
     register_handwritten(aten);
     register_decompositions(aten);
+    register_amp(aten);
+    register_weight_norm(aten);
     register_boxed_kernels(aten);
     fallback.fallback(
         torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());
+    register_sparse(sparse_aten);
+    register_sparse_kernels(sparse_aten);
+    sparse_fallback.fallback(
+        torch::CppFunction::makeFromBoxedFunction<&run_as_dense>());
     // Ops of users' own that have no autograd formula, as on other backends.
     autograd_fallback.fallback(
         torch::autograd::basicAutogradNotImplementedFallback());
@@ -99,5 +150,10 @@ struct Registration {
 [[maybe_unused]] const auto* const registration = new Registration;
 
 }  // namespace
+
+bool runs_by_rule(const c10::OperatorName& name) {
+  // Ops of others have no kernel of ours but the fallback.
+  return name.getNamespace() != "aten" || boxed_ops().count(name) != 0;
+}
 
 }  // namespace tessera::detail

@@ -13,6 +13,7 @@
 #include "dispatch/run_steps.h"
 #include "kernels/route.h"
 #include "tessera/embedding.h"
+#include "tessera/language.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {
@@ -28,8 +29,8 @@ void check_allowed(const at::Tensor& self) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       EmbeddingScope::current().max_norm,
       "Operator aten.embedding_renorm_.default does not have a sharding "
-      "strategy registered. A table with max_norm is written by its lookups: "
-      "hold an EmbeddingScope with max_norm = true to allow it");
+      "strategy registered. A table with max_norm is written by its lookups: ",
+      spell("hold an EmbeddingScope with max_norm = true to allow it"));
   check_writable(self, "aten.embedding_renorm_.default");
   for (const auto& placement : distributed_meta(self).spec->placements) {
     TORCH_CHECK_NOT_IMPLEMENTED(

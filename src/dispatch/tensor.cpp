@@ -19,13 +19,20 @@ c10::Device device_of(const Spec& spec, ShardsRef shards) {
                         : shards[0].device();
 }
 
+// Sparse shards make a sparse tensor.
+c10::DispatchKeySet keys_of(const DistributedMeta& meta, c10::Device device) {
+  const auto keys = distributed_keys(device.type());
+  const bool sparse = !meta.shards.empty() && meta.shards[0].is_sparse();
+  return sparse ? keys.remove(c10::DispatchKey::Dense)
+                      .add(c10::DispatchKey::SparsePrivateUse3)
+                : keys;
+}
+
 at::Tensor wrap_meta(
     c10::intrusive_ptr<DistributedMeta> meta, c10::Device device) {
   const Spec& spec = *meta->spec;
   auto impl = c10::make_intrusive<c10::TensorImpl>(
-      distributed_keys(device.type()),
-      c10::scalarTypeToTypeMeta(spec.dtype),
-      device);
+      keys_of(*meta, device), c10::scalarTypeToTypeMeta(spec.dtype), device);
   impl->set_sizes_and_strides(spec.sizes, spec.strides);
   impl->release_storage_and_set_meta_custom_data_ptr_error_msg_(kNoStorage);
   impl->set_backend_meta(std::move(meta));

@@ -1,4 +1,5 @@
 #include "kernels/embedding_index.h"
+#include "tessera/language.h"
 
 #include <c10/util/Exception.h>
 
@@ -12,7 +13,8 @@ void check_index_dtype(const char* function, const at::Tensor& indices) {
       function,
       "] expected int64 or int32 indices but got ",
       dtype,
-      "; convert them with to(torch::kLong)");
+      "; convert them with ",
+      spell("to(torch::kLong)"));
 }
 
 void check_held_range(

@@ -2,6 +2,7 @@
 // and gradients scaled by how often a row was looked up.
 #include <gtest/gtest.h>
 
+#include "tessera/shard_math.h"
 #include "testing/throws.h"
 #include "tests/api/embedding_cases.h"
 
@@ -168,6 +169,14 @@ auto sgd(double momentum) {
   };
 }
 
+// The optimizer holds the distributed table itself and looks at the entries of
+// its gradient.
+auto adagrad_of_the_table(const at::Tensor& weight) {
+  auto optimizer = std::make_shared<torch::optim::Adagrad>(
+      std::vector<at::Tensor>{weight}, torch::optim::AdagradOptions(0.5));
+  return [optimizer] { optimizer->step(); };
+}
+
 // The optimizer holds the shards, as plain tensors that share their memory.
 std::function<void()> adagrad(const at::Tensor& weight) {
   std::vector<at::Tensor> locals;
@@ -226,6 +235,122 @@ TEST(EmbeddingSparse, AdagradOverTheShards) {
   for_each_table([](const auto& mesh, const auto& table, const auto& batch) {
     train_both(mesh, table, batch, true, adagrad);
     train_both(mesh, table, batch, false, adagrad);
+  });
+}
+
+TEST(EmbeddingSparse, AdagradOfTheTable) {
+  for_each_table([](const auto& mesh, const auto& table, const auto& batch) {
+    train_both(mesh, table, batch, true, adagrad_of_the_table);
+    train_both(mesh, table, batch, false, adagrad_of_the_table);
+  });
+}
+
+// The gradient of one device and of the mesh, stored sparse.
+template <class Body>
+void for_each_sparse_gradient(const Body& body) {
+  for_each_table([&](const auto& mesh, const auto& table, const auto& batch) {
+    SCOPED_TRACE(ts::to_string(table) + " by " + batch.str());
+    const auto value = exact_values({kRows, kColumns}, at::kFloat, 1);
+    const auto indices = random_indices(kRows, {6, 2}, 4);
+    const auto plain = value.clone().requires_grad_();
+    at::embedding(plain, indices, 3, false, true).pow(2).sum().backward();
+    const auto weight = parameter(value, mesh, table);
+    at::embedding(
+        weight,
+        placed(indices, mesh, ts::Placements(mesh.ndim(), batch)),
+        3,
+        false,
+        true)
+        .pow(2)
+        .sum()
+        .backward();
+    body(plain.grad(), weight.grad(), ts::DTensor(weight));
+  });
+}
+
+TEST(EmbeddingSparse, GradientsAnswerAsSparseOnes) {
+  for_each_sparse_gradient([](const auto& plain,
+                              const auto& grad,
+                              const auto&) {
+    EXPECT_TRUE(grad.is_sparse());
+    EXPECT_EQ(grad.layout(), at::kSparse);
+    EXPECT_EQ(grad.sparse_dim(), 1);
+    EXPECT_EQ(grad.dense_dim(), 1);
+    const auto coalesced = grad.coalesce();
+    EXPECT_TRUE(coalesced.is_coalesced());
+    EXPECT_EQ(
+        ts::DTensor(coalesced).placements(), ts::DTensor(grad).placements());
+    EXPECT_TRUE(ts::DTensor(coalesced).full_tensor().equal(plain.to_dense()));
+  });
+}
+
+// A process sees the entries that live in it: in a simulated world all of them.
+TEST(EmbeddingSparse, EntriesAreThoseOfOneDevice) {
+  for_each_sparse_gradient(
+      [](const auto& plain, const auto& grad, const ts::DTensor& weight) {
+        const auto coalesced = grad.coalesce();
+        const auto rows = ts::DTensor(coalesced._indices()).full_tensor()[0];
+        const auto values = ts::DTensor(coalesced._values()).full_tensor();
+        EXPECT_EQ(coalesced._nnz(), rows.size(0));
+        const auto& mesh = weight.mesh();
+        std::vector<at::Tensor> expected;
+        for (int64_t row = 0; row < kRows; ++row) {
+          bool here = false;
+          for (const int64_t position : mesh.local_positions()) {
+            const auto range =
+                ts::local_range(kRows, 0, mesh, weight.placements(), position);
+            here |= range.begin <= row && row < range.begin + range.size;
+          }
+          const auto touched = plain.coalesce().indices()[0];
+          if (here && touched.eq(row).any().template item<bool>()) {
+            expected.push_back(torch::tensor({row}));
+          }
+        }
+        const auto expected_rows = expected.empty()
+                                       ? torch::empty({0}, at::kLong)
+                                       : torch::cat(expected);
+        ASSERT_TRUE(rows.equal(expected_rows)) << rows << expected_rows;
+        EXPECT_TRUE(values.equal(plain.to_dense().index_select(0, rows)));
+      });
+}
+
+TEST(EmbeddingSparse, MaskedByTheEntries) {
+  for_each_sparse_gradient(
+      [](const auto&, const auto& grad, const ts::DTensor& weight) {
+        const auto coalesced = grad.coalesce();
+        const auto masked = weight.detach().sparse_mask(coalesced);
+        const auto rows = ts::DTensor(coalesced._indices()).full_tensor()[0];
+        EXPECT_TRUE(
+            ts::DTensor(masked._values())
+                .full_tensor()
+                .equal(weight.full_tensor().detach().index_select(0, rows)));
+        // And back: what is masked out and put in again.
+        auto zeros = at::zeros_like(weight.detach());
+        zeros.add_(masked, 2);
+        const auto back = ts::DTensor(zeros).full_tensor();
+        const auto all_rows =
+            ts::DTensor(coalesced).full_tensor().ne(0).any(1, true);
+        // Rows of gradients that are zero are stored all the same.
+        EXPECT_TRUE(back.where(all_rows, torch::zeros({}))
+                        .equal((weight.full_tensor().detach() * 2)
+                                   .where(all_rows, torch::zeros({}))));
+      });
+}
+
+TEST(EmbeddingSparse, EntriesThatAreCopiesAreNotWritten) {
+  for_each_sparse_gradient([](const auto& plain,
+                              const auto& grad,
+                              const auto&) {
+    auto values = grad._values();
+    try {
+      values.mul_(3);
+    } catch (const c10::Error& error) {
+      EXPECT_NE(
+          std::string(error.what()).find("copied into another layout"),
+          std::string::npos);
+      return;
+    }
+    EXPECT_TRUE(ts::DTensor(grad).full_tensor().equal(plain.to_dense() * 3));
   });
 }
 

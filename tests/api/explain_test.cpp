@@ -148,10 +148,38 @@ TEST_F(Explain, SaysWhyTheTextCannotBeHad) {
   EXPECT_THAT(
       [&] { explain("mm", {torch::ones({2, 2}), torch::ones({2, 2})}); },
       ThrowsMessage<c10::ValueError>(HasSubstr("is distributed")));
-  EXPECT_THAT(
-      [&] { explain("linear", {x, tensor({4, 16}, Shard(0))}); },
-      ThrowsMessage<c10::NotImplementedError>(
-          HasSubstr("has no rule of its own")));
+}
+
+TEST_F(Explain, ComposedOpsAreExplainedByWhatTheyRun) {
+  const auto x = tensor({8, 16}, Shard(0));
+  const auto text = explain("linear", {x, tensor({4, 16}, Replicate())});
+  EXPECT_THAT(text, HasSubstr("aten.linear.default runs"));
+  EXPECT_THAT(text, HasSubstr("sends nothing"));
+  EXPECT_THAT(text, HasSubstr("aten.mm.default on DeviceMesh"));
+}
+
+// A mean over uneven shards is a sum that is divided: its own rule, which knows
+// means of even shards, is not what runs.
+TEST_F(Explain, MeansOfUnevenShards) {
+  const auto x = tensor({9, 2}, Shard(0));
+  const auto text = explain("mse_loss", {x, x});
+  EXPECT_THAT(text, HasSubstr("aten.mse_loss.default runs"));
+  EXPECT_THAT(text, HasSubstr("chosen: [S(0)] -> [P(sum)]"));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("-> [P(avg)]")));
+}
+
+TEST_F(Explain, Functions) {
+  const auto x = tensor({8, 16}, Shard(0));
+  const auto w = tensor({8, 16}, Shard(1));
+  const CommDebugMode comm;
+  const auto text = explain(
+      "my_layer",
+      [](at::TensorList t) { at::relu(at::add(t[0], t[1])).sum(); },
+      {x, w});
+  EXPECT_THAT(text, HasSubstr("my_layer runs 3 ops by rows and sends"));
+  EXPECT_THAT(text, HasSubstr("1 all_to_all of aten::add.Tensor"));
+  EXPECT_THAT(text, HasSubstr("aten.relu.default"));
+  EXPECT_EQ(comm.get_total_counts(), 0);
 }
 
 TEST_F(Explain, InPlaceOpsThatCannotKeepTheirLayoutSaySo) {

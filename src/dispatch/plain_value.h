@@ -1,0 +1,13 @@
+// What can be laid out over ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera::detail {
+
+// Throws c10::TypeError, tagged with `caller`, unless `tensor` is an ordinary
+// tensor, of which shards can be cut: not undefined, quantized, nested, sparse,
+// or wrapped by a functorch transform (vmap, grad, functionalize).
+void check_plain_value(const at::Tensor& tensor, const char* caller);
+
+}  // namespace tessera::detail
