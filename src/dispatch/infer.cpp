@@ -61,7 +61,10 @@ InferredOutputs from_meta_kernel(
     const CallTensors& tensors,
     const OpCall& call) {
   torch::jit::Stack stack(args.begin(), args.end());
-  put_tensors(stack, tensors.slots, meta_tensors(tensors, call));
+  // Held while the results are read: ATen 2.11 answers an op that writes to
+  // several tensors with references to those it has dropped from the stack.
+  const auto metas = meta_tensors(tensors, call);
+  put_tensors(stack, tensors.slots, metas);
   for (auto& value : stack) {
     if (value.isDevice()) {
       value = c10::Device(c10::kMeta);

@@ -73,7 +73,9 @@ void learn_dtypes(
     c10::ArrayRef<c10::IValue> args,
     const CallTensors& tensors) {
   torch::jit::Stack stack(args.begin(), args.end());
-  put_tensors(stack, plan.slots, stand_ins(plan, tensors));
+  // Held while the results are read: see from_meta_kernel in infer.cpp.
+  const auto held = stand_ins(plan, tensors);
+  put_tensors(stack, plan.slots, held);
   try {
     op.handle.callBoxed(&stack);
   } catch (const c10::Error&) {

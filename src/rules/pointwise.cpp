@@ -68,8 +68,8 @@ void add_pointwise_rules(RuleTable& table) {
           [](const OpCall&) { return Rows{}; },
           [](const OpCall&) { return std::vector<Sizes>{Sizes{}}; }));
 
-  // Elementwise ops that ATen does not tag, or not in all overloads, in the
-  // order of their names.
+  // Elementwise ops that ATen does not tag, or not in all overloads, or not yet
+  // in 2.11, in the order of their names.
   table.add(
       {
           "aten::__irshift__",
@@ -90,10 +90,12 @@ void add_pointwise_rules(RuleTable& table) {
           "aten::bitwise_right_shift",
           "aten::bitwise_xor",
           "aten::celu",
+          "aten::celu_",
           "aten::complex",
           "aten::copysign_",
           "aten::div",
           "aten::elu",
+          "aten::elu_",
           "aten::eq_",
           "aten::fill",
           "aten::fill_.Scalar",
@@ -106,9 +108,11 @@ void add_pointwise_rules(RuleTable& table) {
           "aten::gt_",
           "aten::hardshrink",
           "aten::hardsigmoid",
+          "aten::hardsigmoid_",
           "aten::hardswish",
           "aten::hardswish_",
           "aten::hardtanh",
+          "aten::hardtanh_",
           "aten::heaviside_",
           "aten::isin.Tensor_Scalar",
           "aten::isin.Tensor_Scalar_out",
@@ -117,6 +121,7 @@ void add_pointwise_rules(RuleTable& table) {
           "aten::lcm_",
           "aten::le_",
           "aten::leaky_relu",
+          "aten::leaky_relu_",
           "aten::log_sigmoid_backward",
           "aten::log_sigmoid_forward",
           "aten::logit_backward",
@@ -130,6 +135,7 @@ void add_pointwise_rules(RuleTable& table) {
           "aten::remainder",
           "aten::rrelu_with_noise_backward",
           "aten::rsub",
+          "aten::selu_",
           "aten::softplus",
           "aten::softshrink",
           "aten::sub",
