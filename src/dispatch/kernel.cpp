@@ -13,6 +13,7 @@
 #include "dispatch/plan_cache.h"
 #include "dispatch/run_steps.h"
 #include "dispatch/tensor.h"
+#include "kernels/device_errors.h"
 
 namespace tessera::detail {
 
@@ -309,6 +310,9 @@ void execute(const OpInfo& op, OpPlan& plan, Stack& stack) {
   } else {
     run_on_shards(op, plan, stack);
   }
+  // What kernels on a GPU have met by now; behind an op that waits for the
+  // device, all of it.
+  raise_device_errors();
 }
 
 }  // namespace

@@ -1,20 +1,15 @@
 #include "dispatch/random.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/lt.h>
 #include <ATen/ops/mul.h>
 
-#include <cmath>
-#include <limits>
 #include <mutex>
-#include <numbers>
 
 #include "dispatch/handwritten.h"
-#include "dispatch/philox.h"
 #include "dispatch/tensor.h"
+#include "kernels/random_fill.h"
 #include "tessera/language.h"
 #include "tessera/shard_math.h"
 
@@ -24,11 +19,6 @@ namespace {
 
 using Generator = std::optional<at::Generator>;
 
-struct Stream {
-  uint64_t seed;
-  uint64_t op;
-};
-
 // Ranks run the same program, so their streams stay in step.
 class RandomState {
  public:
@@ -36,16 +26,16 @@ class RandomState {
     const std::lock_guard lock(mutex_);
     next_ = {seed, 0};
   }
-  Stream next() {
+  RandomStream next() {
     const std::lock_guard lock(mutex_);
-    const Stream stream = next_;
+    const RandomStream stream = next_;
     ++next_.op;
     return stream;
   }
 
  private:
   std::mutex mutex_;
-  Stream next_{0, 0};
+  RandomStream next_{0, 0};
 };
 
 RandomState& random_state() {
@@ -53,59 +43,14 @@ RandomState& random_state() {
   return state;
 }
 
-// The 64 random bits of the element with this global index.
-uint64_t bits_at(Stream stream, uint64_t index) {
-  const auto words = philox(stream.seed, index / 2, stream.op);
-  const size_t pair = (index % 2) * 2;
-  return uint64_t{words[pair]} << 32 | words[pair + 1];
-}
-
-double unit_interval(uint64_t bits) {
-  return static_cast<double>(bits >> 11) * 0x1.0p-53;
-}
-
-double standard_normal(uint64_t bits) {
-  // Box-Muller; the first half is kept off zero for the logarithm.
-  const double u = (static_cast<double>(bits >> 32) + 1.0) * 0x1.0p-32;
-  const double v = static_cast<double>(bits & 0xFFFFFFFF) * 0x1.0p-32;
-  return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
-}
-
-// Calls visit(local index, global index) for each element of the shard at
-// `position`, both counted row-major.
-template <typename Visit>
-void for_each_element(const Spec& spec, int64_t position, const Visit& visit) {
-  const int64_t dims = spec.dim();
-  c10::SmallVector<Range, 5> ranges;
-  int64_t count = 1;
-  for (int64_t d = 0; d < dims; ++d) {
-    ranges.push_back(
-        local_range(spec.sizes[d], d, spec.mesh, spec.placements, position));
-    count *= ranges.back().size;
+RandomRegion region_of(const Spec& spec, int64_t position) {
+  RandomRegion region;
+  for (int64_t d = 0; d < spec.dim(); ++d) {
+    const Range held =
+        local_range(spec.sizes[d], d, spec.mesh, spec.placements, position);
+    region.push_back({held.begin, held.size, spec.sizes[d]});
   }
-  const int64_t row = dims == 0 ? 1 : ranges[dims - 1].size;
-  if (count == 0) {
-    return;
-  }
-  at::parallel_for(
-      0,
-      count / row,
-      std::max<int64_t>(1, 4096 / row),
-      [&](auto from, auto to) {
-        for (int64_t r = from; r < to; ++r) {
-          int64_t global = dims == 0 ? 0 : ranges[dims - 1].begin;
-          int64_t rest = r;
-          int64_t scale = dims == 0 ? 1 : spec.sizes[dims - 1];
-          for (int64_t d = dims - 2; d >= 0; --d) {
-            global += (ranges[d].begin + rest % ranges[d].size) * scale;
-            rest /= ranges[d].size;
-            scale *= spec.sizes[d];
-          }
-          for (int64_t i = 0; i < row; ++i) {
-            visit(r * row + i, global + i);
-          }
-        }
-      });
+  return region;
 }
 
 void check_fillable(
@@ -135,49 +80,45 @@ void check_fillable(
   }
 }
 
-// Fills the shards of `self` with draw(random bits) of each element.
-template <typename Draw>
+// Fills the shards of `self` with the numbers of its elements.
 const at::Tensor& fill(
     const char* op,
     const at::Tensor& self,
     const Generator& generator,
-    const Draw& draw) {
+    const RandomDraw& draw) {
   check_fillable(op, self, generator);
-  const Stream stream = random_state().next();
+  const RandomStream stream = random_state().next();
   const auto& meta = distributed_meta(self);
   for (size_t i = 0; i < meta.shards.size(); ++i) {
-    const at::Tensor& shard = meta.shards[i];
-    if (shard.is_meta()) {
-      continue;
+    if (!meta.shards[i].is_meta()) {
+      fill_random_(
+          meta.shards[i],
+          draw,
+          stream,
+          region_of(*meta.spec, meta.spec->mesh.local_positions()[i]));
     }
-    auto values =
-        at::empty(shard.sizes(), at::TensorOptions().dtype(at::kDouble));
-    auto* out = values.mutable_data_ptr<double>();
-    for_each_element(
-        *meta.spec,
-        meta.spec->mesh.local_positions()[i],
-        [&](int64_t local, int64_t global) {
-          out[local] = draw(bits_at(stream, global));
-        });
-    shard.copy_(values);
   }
   return self;
 }
 
 at::Tensor& uniform_(
     at::Tensor& self, double from, double to, Generator generator) {
-  fill("aten.uniform_.default", self, generator, [=](uint64_t bits) {
-    return from + (to - from) * unit_interval(bits);
-  });
+  fill(
+      "aten.uniform_.default",
+      self,
+      generator,
+      {.distribution = Distribution::kUniform, .a = from, .b = to});
   return self;
 }
 
 at::Tensor& normal_(
     at::Tensor& self, double mean, double std, Generator generator) {
   TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);
-  fill("aten.normal_.default", self, generator, [=](uint64_t bits) {
-    return mean + std * standard_normal(bits);
-  });
+  fill(
+      "aten.normal_.default",
+      self,
+      generator,
+      {.distribution = Distribution::kNormal, .a = mean, .b = std});
   return self;
 }
 
@@ -186,18 +127,22 @@ at::Tensor& exponential_(at::Tensor& self, double lambda, Generator generator) {
       lambda > 0,
       "exponential_ expects lambda > 0.0, but found lambda=",
       lambda);
-  fill("aten.exponential_.default", self, generator, [=](uint64_t bits) {
-    return -std::log1p(-unit_interval(bits)) / lambda;
-  });
+  fill(
+      "aten.exponential_.default",
+      self,
+      generator,
+      {.distribution = Distribution::kExponential, .a = lambda});
   return self;
 }
 
 at::Tensor& bernoulli_(at::Tensor& self, double p, Generator generator) {
   TORCH_CHECK(
       0 <= p && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
-  fill("aten.bernoulli_.float", self, generator, [=](uint64_t bits) {
-    return unit_interval(bits) < p ? 1.0 : 0.0;
-  });
+  fill(
+      "aten.bernoulli_.float",
+      self,
+      generator,
+      {.distribution = Distribution::kBernoulli, .a = p});
   return self;
 }
 
@@ -229,10 +174,12 @@ at::Tensor& random_in_(
     uint64_t range,
     const Generator& generator) {
   TORCH_CHECK(range > 0, "random_ expects 'from' to be less than 'to'");
-  fill("aten.random_", self, generator, [=](uint64_t bits) {
-    // Values beyond 2^53 are not exact as doubles, as in a float tensor.
-    return static_cast<double>(from + static_cast<int64_t>(bits % range));
-  });
+  // Values beyond 2^53 are not exact as doubles, as in a float tensor.
+  fill(
+      "aten.random_",
+      self,
+      generator,
+      {.distribution = Distribution::kInteger, .from = from, .range = range});
   return self;
 }
 

@@ -1,7 +1,6 @@
 // aten::embedding_renorm_: the rows that are looked up are scaled down to
 // max_norm where they lie, once, whatever the layout of table and indices.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/embedding_renorm.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +10,7 @@
 #include "dispatch/embedding.h"
 #include "dispatch/plain_args.h"
 #include "dispatch/run_steps.h"
+#include "kernels/renorm.h"
 #include "kernels/route.h"
 #include "tessera/embedding.h"
 #include "tessera/language.h"
@@ -141,28 +141,29 @@ at::Tensor& embedding_renorm_(
   }
   const CommCauseGuard cause(renorm_op().name);
   const auto wanted = distinct_indices(table, indices);
-  Shards held;
-  for (size_t i = 0; i < meta.shards.size(); ++i) {
-    held.push_back(held_rows(
-        wanted[i],
-        local_range(
-            table.sizes[0],
-            0,
-            table.mesh,
-            table.placements,
-            table.mesh.local_positions()[i])));
-  }
+  const auto rows_of = [&](size_t i) {
+    return local_range(
+        table.sizes[0],
+        0,
+        table.mesh,
+        table.placements,
+        table.mesh.local_positions()[i]);
+  };
   const bool by_columns = std::any_of(
       table.placements.begin(), table.placements.end(), [](const auto& p) {
         return p.is_shard(1);
       });
   if (by_columns) {
+    Shards held;
+    for (size_t i = 0; i < meta.shards.size(); ++i) {
+      held.push_back(held_rows(wanted[i], rows_of(i)));
+    }
     renorm_columns(table, meta.shards, held, max_norm, norm_type);
     return self;
   }
-  for (size_t i = 0; i < held.size(); ++i) {
-    auto shard = meta.shards[i];
-    at::embedding_renorm_(shard, held[i], max_norm, norm_type);
+  for (size_t i = 0; i < meta.shards.size(); ++i) {
+    renorm_rows_(
+        meta.shards[i], wanted[i], rows_of(i).begin, max_norm, norm_type);
   }
   return self;
 }

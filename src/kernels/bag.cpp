@@ -1,11 +1,10 @@
-// Checks, and the choice between the CPU's kernels and compositions.
+// Checks, and the choice between kernels by device, and compositions.
 #include "kernels/bag.h"
 
 #include <ATen/OpMathType.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <c10/util/Exception.h>
 
@@ -17,6 +16,7 @@
 #include "kernels/bag_pool.h"
 #include "kernels/bag_reader.h"
 #include "kernels/bag_step.h"
+#include "kernels/cuda/bag_cuda.h"
 #include "kernels/embedding_index.h"
 
 namespace tessera::detail {
@@ -111,8 +111,10 @@ void check_backward(const BagGradient& bags) {
 
 at::Tensor backward(const BagGradient& bags, int64_t rows, bool sparse) {
   check_backward(bags);
-  return bags.grad.is_cpu() ? bags_backward_cpu(bags, rows, sparse)
-                            : compose_bags_backward(bags, rows, sparse);
+  const auto f = bags.grad.is_cpu()    ? bags_backward_cpu
+                 : bags.grad.is_cuda() ? bags_backward_cuda
+                                       : compose_bags_backward;
+  return f(bags, rows, sparse);
 }
 
 }  // namespace
@@ -123,25 +125,14 @@ at::Tensor checked_bag_bounds(
     const BagInput& input,
     BagMode mode) {
   check_lookup(weight, input, mode);
-  BagInput on_cpu = input;
-  on_cpu.indices = input.indices.cpu().contiguous();
-  on_cpu.offsets = input.offsets.cpu();
-  auto bounds = bag_bounds(on_cpu);
-  with_index_data(on_cpu.indices, [&](const auto* index) {
-    const auto* end = index + bounds.back();
-    const auto* bad = std::find_if(
-        index, end, [&](int64_t i) { return !is_inside(i, rows); });
-    if (bad != end) {
-      throw_outside_bag_table(*bad, rows);
-    }
-  });
-  return at::tensor(at::IntArrayRef(bounds), at::kLong)
-      .to(input.indices.device());
+  return weight.is_cuda() ? checked_bag_bounds_cuda(input, rows)
+                          : compose_bag_bounds(input, rows);
 }
 
 at::Tensor bag_counts(const BagInput& input) {
   if (!input.indices.is_cpu()) {
-    return compose_bag_counts(input);
+    return input.indices.is_cuda() ? bag_counts_cuda(input)
+                                   : compose_bag_counts(input);
   }
   // A part without rows: entries are counted, none is held. Indices are not
   // checked here, where no table is known.
@@ -169,9 +160,10 @@ at::Tensor embedding_bag_part(
   TORCH_INTERNAL_ASSERT(
       dtype == weight.scalar_type() ||
       (dtype == at::kFloat && weight.scalar_type() != at::kDouble));
-  return weight.is_cpu()
-             ? pool_bags_cpu(readable(weight), part, input, mode, dtype)
-             : compose_bags(weight, part, input, mode, dtype);
+  const auto pool = weight.is_cpu()    ? pool_bags_cpu
+                    : weight.is_cuda() ? pool_bags_cuda
+                                       : compose_bags;
+  return pool(readable(weight), part, input, mode, dtype);
 }
 
 BagMax embedding_bag_max_part(
@@ -180,8 +172,10 @@ BagMax embedding_bag_max_part(
     const BagInput& input,
     BagEmpty empty) {
   check_lookup(weight, input, BagMode::kMax);
-  return weight.is_cpu() ? max_bags_cpu(readable(weight), part, input, empty)
-                         : compose_bag_max(weight, part, input, empty);
+  const auto maxima = weight.is_cpu()    ? max_bags_cpu
+                      : weight.is_cuda() ? max_bags_cuda
+                                         : compose_bag_max;
+  return maxima(readable(weight), part, input, empty);
 }
 
 BagMax merge_bag_max(at::ArrayRef<BagMax> parts) {
@@ -234,11 +228,11 @@ void embedding_bag_step_(
   if (rate == 0) {
     return;
   }
-  if (weight.is_cpu() && has_side_by_side_columns(weight)) {
-    step_rows_cpu(weight, bags, rate);
-  } else {
-    compose_step(weight, bags, rate);
-  }
+  const auto step = !has_side_by_side_columns(weight) ? compose_step
+                    : weight.is_cpu()                 ? step_rows_cpu
+                    : weight.is_cuda()                ? step_rows_cuda
+                                                      : compose_step;
+  step(weight, bags, rate);
 }
 
 at::Tensor embedding_bag_weights_backward(
@@ -262,9 +256,10 @@ at::Tensor embedding_bag_weights_backward(
       grad.scalar_type(),
       " ",
       grad.sizes());
-  return weight.is_cpu()
-             ? bag_weights_backward_cpu(grad, readable(weight), part, input)
-             : compose_bag_weights_backward(grad, weight, part, input);
+  const auto backward = weight.is_cpu()    ? bag_weights_backward_cpu
+                        : weight.is_cuda() ? bag_weights_backward_cuda
+                                           : compose_bag_weights_backward;
+  return backward(grad, readable(weight), part, input);
 }
 
 }  // namespace tessera::detail

@@ -16,8 +16,9 @@
 //
 // float, double, half and bfloat16 tables; half kinds are pooled in float. On
 // the CPU one vectorised pass reads each row held here once, and results do not
-// depend on the number of threads. Other devices compose ATen's ops
-// (bag_any_device.h).
+// depend on the number of threads. GPUs have kernels of their own (cuda/), with
+// which the error of a bad index or offset is raised by a later call
+// (device_errors.h). Other devices compose ATen's ops (bag_any_device.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -9,11 +9,13 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <vector>
 
 #include "kernels/bag_reader.h"
+#include "kernels/embedding_index.h"
 
 namespace tessera::detail {
 
@@ -82,6 +84,23 @@ at::Tensor entry_factors(
 
 at::Tensor compose_bag_counts(const BagInput& input) {
   return held_entries(input, 0, nullptr).counts;
+}
+
+at::Tensor compose_bag_bounds(const BagInput& input, int64_t rows) {
+  BagInput on_cpu = input;
+  on_cpu.indices = input.indices.cpu().contiguous();
+  on_cpu.offsets = input.offsets.cpu();
+  const auto bounds = bag_bounds(on_cpu);
+  with_index_data(on_cpu.indices, [&](const auto* index) {
+    const auto* end = index + bounds.back();
+    const auto* bad = std::find_if(
+        index, end, [&](int64_t i) { return !is_inside(i, rows); });
+    if (bad != end) {
+      throw_outside_bag_table(*bad, rows);
+    }
+  });
+  return at::tensor(at::IntArrayRef(bounds), at::kLong)
+      .to(input.indices.device());
 }
 
 at::Tensor compose_bags(

@@ -14,6 +14,9 @@ namespace tessera::detail {
 // bag_counts.
 at::Tensor compose_bag_counts(const BagInput& input);
 
+// checked_bag_bounds for a table of `rows` rows.
+at::Tensor compose_bag_bounds(const BagInput& input, int64_t rows);
+
 // embedding_bag_part.
 at::Tensor compose_bags(
     const at::Tensor& weight,

@@ -37,7 +37,7 @@ void grow(std::vector<T>& v, int64_t size) {
 
 }  // namespace
 
-std::vector<int64_t> bag_bounds(const BagInput& input) {
+void check_bag_lists(const BagInput& input) {
   check_integers("indices", input.indices);
   check_integers("offsets", input.offsets);
   const int64_t n = input.indices.numel();
@@ -49,11 +49,33 @@ std::vector<int64_t> bag_bounds(const BagInput& input) {
       n,
       " and ",
       input.offsets.numel());
-  const at::Tensor offsets = input.offsets.to(at::kLong).contiguous();
   TORCH_CHECK_VALUE(
-      !input.include_last_offset || offsets.numel() > 0,
+      !input.include_last_offset || input.offsets.numel() > 0,
       "[embedding_bag] include_last_offset needs at least 1 offset, the end of "
       "the last bag, but offsets is empty");
+}
+
+void throw_bad_offsets(int64_t offset, int64_t next, int64_t indices) {
+  TORCH_CHECK_VALUE(
+      offset > next || next > indices,
+      "[embedding_bag] offsets must start at 0, not ",
+      offset);
+  TORCH_CHECK_VALUE(
+      false,
+      "[embedding_bag] offsets must not decrease and not exceed the number of "
+      "indices, ",
+      indices,
+      ", but ",
+      offset,
+      " is followed by ",
+      next);
+  std::abort();  // not reached
+}
+
+std::vector<int64_t> bag_bounds(const BagInput& input) {
+  check_bag_lists(input);
+  const int64_t n = input.indices.numel();
+  const at::Tensor offsets = input.offsets.to(at::kLong).contiguous();
   const auto* begin = offsets.const_data_ptr<int64_t>();
   std::vector<int64_t> bounds(begin, begin + offsets.numel());
   if (bounds.empty()) {
@@ -68,16 +90,9 @@ std::vector<int64_t> bag_bounds(const BagInput& input) {
       "[embedding_bag] offsets must start at 0, not ",
       bounds.front());
   for (size_t b = 1; b < bounds.size(); ++b) {
-    TORCH_CHECK_VALUE(
-        bounds[b - 1] <= bounds[b] && bounds[b] <= n,
-        "[embedding_bag] offsets must not decrease and not exceed the number "
-        "of "
-        "indices, ",
-        n,
-        ", but ",
-        bounds[b - 1],
-        " is followed by ",
-        bounds[b]);
+    if (bounds[b - 1] > bounds[b] || bounds[b] > n) {
+      throw_bad_offsets(bounds[b - 1], bounds[b], n);
+    }
   }
   return bounds;
 }

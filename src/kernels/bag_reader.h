@@ -17,6 +17,15 @@ namespace tessera::detail {
 // within `indices`.
 std::vector<int64_t> bag_bounds(const BagInput& input);
 
+// Throws as bag_bounds for all but the values of offsets, so that it does not
+// read them: dtypes, dimensions, and how many there are.
+void check_bag_lists(const BagInput& input);
+
+// Throws the c10::ValueError of an offset that is followed by a smaller one, or
+// by one beyond the `indices` indices; or of a first offset that is not 0.
+[[noreturn]] void throw_bad_offsets(
+    int64_t offset, int64_t next, int64_t indices);
+
 // Throws the c10::IndexError of an index that is outside a table.
 [[noreturn]] void throw_outside_bag_table(int64_t index, int64_t total);
 

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "kernels/cuda/embedding_cuda.h"
 #include "kernels/embedding_any_device.h"
 #include "kernels/embedding_cpu.h"
 #include "kernels/embedding_index.h"
@@ -46,8 +47,9 @@ at::Tensor lookup_rows(
       weight.dim());
   check_index_dtype("embedding", indices);
   check_held_range("embedding", first_row, weight.size(0), table_rows);
-  const auto lookup =
-      weight.is_cpu() ? lookup_rows_cpu : lookup_rows_any_device;
+  const auto lookup = weight.is_cpu()    ? lookup_rows_cpu
+                      : weight.is_cuda() ? lookup_rows_cuda
+                                         : lookup_rows_any_device;
   return weight.is_conj() || weight.is_neg()
              ? lookup(resolved(weight), indices, first_row, table_rows)
              : lookup(weight, indices, first_row, table_rows);
@@ -62,8 +64,9 @@ at::Tensor lookup_rows_backward(
     int64_t padding_idx,
     bool scale_grad_by_freq) {
   check_backward(grad, indices, first_row, rows, table_rows);
-  const auto backward = grad.is_cpu() ? lookup_rows_backward_cpu
-                                      : lookup_rows_backward_any_device;
+  const auto backward = grad.is_cpu()    ? lookup_rows_backward_cpu
+                        : grad.is_cuda() ? lookup_rows_backward_cuda
+                                         : lookup_rows_backward_any_device;
   return backward(
       resolved(grad),
       indices,
@@ -83,7 +86,9 @@ at::Tensor lookup_rows_sparse_backward(
     int64_t padding_idx) {
   check_backward(grad, indices, first_row, rows, table_rows);
   const auto backward = grad.is_cpu() ? lookup_rows_sparse_backward_cpu
-                                      : lookup_rows_sparse_backward_any_device;
+                        : grad.is_cuda()
+                            ? lookup_rows_sparse_backward_cuda
+                            : lookup_rows_sparse_backward_any_device;
   return backward(
       resolved(grad), indices, first_row, rows, table_rows, padding_idx);
 }

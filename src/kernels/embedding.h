@@ -1,7 +1,9 @@
 // Lookups in a part of a table: what a rank that holds some of the rows of an
 // embedding computes. Plain functions of plain tensors, without autograd and
-// without communication. On the CPU each is one fused kernel; on other devices
-// a composition of ATen ops (embedding_any_device.h).
+// without communication. On the CPU and, in builds with CUDA's compiler, on
+// GPUs each is one fused kernel; elsewhere a composition of ATen ops
+// (embedding_any_device.h). On a GPU the error of a bad index is raised by a
+// later call (device_errors.h).
 //
 // Common to all: `indices` is int32 or int64, of any shape and strides, and
 // names rows of the whole table of `table_rows` rows; rows [first_row,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/gather_cuda.h"
 #include "kernels/embedding_index.h"
 #include "kernels/gather_any_device.h"
 #include "kernels/gather_cpu.h"
@@ -73,7 +74,9 @@ at::Tensor gather_part(
     int64_t first,
     int64_t size) {
   dim = check_gather(self.sizes(), dim, index, first, size);
-  const auto gather = self.is_cpu() ? gather_part_cpu : gather_part_any_device;
+  const auto gather = self.is_cpu()    ? gather_part_cpu
+                      : self.is_cuda() ? gather_part_cuda
+                                       : gather_part_any_device;
   return gather(resolved(self), dim, index, first, size);
 }
 
@@ -96,8 +99,9 @@ at::Tensor gather_part_backward(
       "[gather_backward] expected a floating point or complex gradient but "
       "got ",
       grad.scalar_type());
-  const auto backward = grad.is_cpu() ? gather_part_backward_cpu
-                                      : gather_part_backward_any_device;
+  const auto backward = grad.is_cpu()    ? gather_part_backward_cpu
+                        : grad.is_cuda() ? gather_part_backward_cuda
+                                         : gather_part_backward_any_device;
   return backward(resolved(grad), dim, index, local_sizes, first, size);
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/route_cuda.h"
 #include "kernels/embedding_index.h"
 #include "kernels/embedding_sorted.h"
 #include "kernels/route_any_device.h"
@@ -69,8 +70,9 @@ Route route_rows(const at::Tensor& indices, c10::IntArrayRef bounds) {
           std::is_sorted(bounds.begin(), bounds.end()),
       "the rows of owners must ascend from 0: ",
       bounds);
-  return indices.is_cpu() ? route_rows_cpu(indices, bounds)
-                          : route_rows_any_device(indices, bounds);
+  return indices.is_cpu()    ? route_rows_cpu(indices, bounds)
+         : indices.is_cuda() ? route_rows_cuda(indices, bounds)
+                             : route_rows_any_device(indices, bounds);
 }
 
 }  // namespace tessera::detail

@@ -12,6 +12,7 @@
 
 #include "kernels/bag.h"
 #include "kernels/bag_any_device.h"
+#include "on_gpu.h"
 
 namespace tessera::detail {
 
@@ -127,21 +128,35 @@ inline BagReference reference(
   return r;
 }
 
-// The kernels of the CPU, or what other devices get, on the CPU.
+// The kernels of the CPU, or what other devices get, on the CPU; or those of a
+// GPU.
 struct BagKernels {
   const char* name;
   bool fused;
+  bool gpu = false;
+
+  template <typename T>
+  T given(const T& value) const {
+    return gpu ? to_gpu(value) : value;
+  }
+  at::Tensor taken(const at::Tensor& value) const {
+    return gpu ? from_gpu(value) : value;
+  }
 
   at::Tensor pool(const BagSample& s, size_t p, BagMode mode) const {
     const auto acc =
         s.table.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    return fused ? embedding_bag_part(s.rows(p), s.part(p), s.input, mode, acc)
+    return fused ? taken(embedding_bag_part(
+                       given(s.rows(p)), s.part(p), given(s.input), mode, acc))
                  : compose_bags(s.rows(p), s.part(p), s.input, mode, acc);
   }
   BagMax max(const BagSample& s, size_t p) const {
-    return fused ? embedding_bag_max_part(s.rows(p), s.part(p), s.input)
-                 : compose_bag_max(
-                       s.rows(p), s.part(p), s.input, BagEmpty::kLowest);
+    if (!fused) {
+      return compose_bag_max(s.rows(p), s.part(p), s.input, BagEmpty::kLowest);
+    }
+    const BagMax max =
+        embedding_bag_max_part(given(s.rows(p)), s.part(p), given(s.input));
+    return {taken(max.values), taken(max.winners)};
   }
   at::Tensor backward(
       const BagSample& s,
@@ -151,13 +166,14 @@ struct BagKernels {
       const std::optional<at::Tensor>& winners,
       bool sparse) const {
     const int64_t rows = s.rows(p).size(0);
-    const BagGradient bags{grad, s.part(p), s.input, mode, winners};
+    const BagGradient bags{
+        given(grad), s.part(p), given(s.input), mode, given(winners)};
     if (!fused) {
       return compose_bags_backward(bags, rows, sparse);
     }
     const auto f =
         sparse ? embedding_bag_sparse_backward : embedding_bag_dense_backward;
-    return f(bags, rows);
+    return taken(f(bags, rows));
   }
   // A part of the table after a step.
   at::Tensor step(
@@ -167,25 +183,32 @@ struct BagKernels {
       BagMode mode,
       const std::optional<at::Tensor>& winners,
       double rate) const {
-    const at::Tensor rows = s.rows(p).clone();
-    BagGradient bags{grad, s.part(p), s.input, mode, winners};
+    const at::Tensor rows = given(s.rows(p)).clone();
+    BagGradient bags{
+        given(grad), s.part(p), given(s.input), mode, given(winners)};
     if (auto& factors = bags.input.per_sample_weights) {
       factors = factors->to(grad.scalar_type());
     }
     const auto f = fused ? embedding_bag_step_ : compose_step;
     f(rows, bags, rate);
-    return rows;
+    return taken(rows);
   }
   at::Tensor weights_backward(
       const BagSample& s, size_t p, const at::Tensor& grad) const {
     const auto f =
         fused ? embedding_bag_weights_backward : compose_bag_weights_backward;
-    return f(grad, s.rows(p), s.part(p), s.input);
+    return taken(f(given(grad), given(s.rows(p)), s.part(p), given(s.input)));
   }
 };
 
 inline constexpr BagKernels kFused{"fused", true};
 inline constexpr BagKernels kAnyDevice{"any_device", false};
+inline constexpr BagKernels kGpu{"gpu", true, true};
+
+inline std::vector<BagKernels> bag_kernels() {
+  return has_gpu() ? std::vector{kFused, kAnyDevice, kGpu}
+                   : std::vector{kFused, kAnyDevice};
+}
 
 inline ::testing::AssertionResult close(
     const at::Tensor& ours, const at::Tensor& expected, at::ScalarType dtype) {
@@ -236,8 +259,8 @@ inline void check_bags(const BagKernels& kernels, const BagCase& c) {
     EXPECT_TRUE(at::equal(
         bag_max_rows(merged.winners, s.input).masked_select(won),
         expected.rows.masked_select(won).to(c.index)));
-    EXPECT_TRUE(
-        at::equal(won, bag_counts(s.input).gt(0).unsqueeze(1).expand_as(won)));
+    const at::Tensor counts = kernels.taken(bag_counts(kernels.given(s.input)));
+    EXPECT_TRUE(at::equal(won, counts.gt(0).unsqueeze(1).expand_as(won)));
   } else {
     at::Tensor sum;
     for (size_t p = 0; p < s.parts(); ++p) {

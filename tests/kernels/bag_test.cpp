@@ -30,7 +30,7 @@ constexpr at::ScalarType kTypes[] = {
     at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
 
 TEST(Bag, EveryOption) {
-  for (const BagKernels& kernels : {kFused, kAnyDevice}) {
+  for (const BagKernels& kernels : bag_kernels()) {
     for (const BagMode mode : kModes) {
       for (int options = 0; options < 16; ++options) {
         BagCase c;
@@ -78,6 +78,9 @@ TEST(Bag, EveryWidthOfRowsAndVectors) {
           c.weighted = mode == BagMode::kSum && width % 2 == 1;
           c.seed = width;
           check_bags(kFused, c);
+          if (has_gpu() && lanes == LaneWidth::kBase) {
+            check_bags(kGpu, c);
+          }
         }
       }
     }
@@ -85,7 +88,7 @@ TEST(Bag, EveryWidthOfRowsAndVectors) {
 }
 
 TEST(Bag, Edges) {
-  for (const BagKernels& kernels : {kFused, kAnyDevice}) {
+  for (const BagKernels& kernels : bag_kernels()) {
     for (const BagMode mode : kModes) {
       for (const bool last : {false, true}) {
         BagCase c;
@@ -131,6 +134,9 @@ TEST(Bag, RandomTrials) {
     c.seed = trial;
     const LaneLimit limit(kWidths[below(3)]);
     check_bags(trial % 8 == 0 ? kAnyDevice : kFused, c);
+    if (has_gpu()) {
+      check_bags(kGpu, c);
+    }
     if (HasFailure()) {
       return;
     }
@@ -139,17 +145,20 @@ TEST(Bag, RandomTrials) {
 
 // Bags longer than what is read at a time, and more bags than that.
 TEST(Bag, LongAndMany) {
-  for (const BagMode mode : kModes) {
-    BagCase c;
-    c.mode = mode;
-    c.rows = 500;
-    c.dtype = at::kDouble;
-    c.bags = 3;
-    c.longest = 30'000;
-    check_bags(kFused, c);
-    c.bags = 5'000;
-    c.longest = 2;
-    check_bags(kFused, c);
+  for (const BagKernels& kernels :
+       has_gpu() ? std::vector{kFused, kGpu} : std::vector{kFused}) {
+    for (const BagMode mode : kModes) {
+      BagCase c;
+      c.mode = mode;
+      c.rows = 500;
+      c.dtype = at::kDouble;
+      c.bags = 3;
+      c.longest = 30'000;
+      check_bags(kernels, c);
+      c.bags = 5'000;
+      c.longest = 2;
+      check_bags(kernels, c);
+    }
   }
 }
 

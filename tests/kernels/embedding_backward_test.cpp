@@ -65,7 +65,7 @@ class EmbeddingBackward : public ::testing::TestWithParam<EmbeddingKernels> {
 INSTANTIATE_TEST_SUITE_P(
     Kernels,
     EmbeddingBackward,
-    ::testing::ValuesIn(kEmbeddingKernels),
+    ::testing::ValuesIn(embedding_kernels()),
     ::testing::PrintToStringParamName());
 
 TEST_P(EmbeddingBackward, EveryDtype) {

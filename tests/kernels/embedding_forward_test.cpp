@@ -33,7 +33,7 @@ class EmbeddingForward : public ::testing::TestWithParam<EmbeddingKernels> {
 INSTANTIATE_TEST_SUITE_P(
     Kernels,
     EmbeddingForward,
-    ::testing::ValuesIn(kEmbeddingKernels),
+    ::testing::ValuesIn(embedding_kernels()),
     ::testing::PrintToStringParamName());
 
 TEST_P(EmbeddingForward, EveryDtype) {

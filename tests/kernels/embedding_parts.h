@@ -12,6 +12,7 @@
 
 #include "kernels/embedding.h"
 #include "kernels/embedding_any_device.h"
+#include "on_gpu.h"
 
 namespace tessera::detail {
 
@@ -21,7 +22,9 @@ std::string message_of(Call&& call) {
   try {
     call();
   } catch (const Error& error) {
-    return error.what_without_backtrace();
+    const std::string message = error.what_without_backtrace();
+    // A GPU's says more.
+    return message.substr(0, message.find(" (It was found on a GPU"));
   }
   ADD_FAILURE() << "expected an exception";
   return {};
@@ -53,13 +56,62 @@ inline std::ostream& operator<<(
   return out << kernels.name;
 }
 
-// The kernels of the CPU, and the compositions of other devices on the CPU.
-inline const EmbeddingKernels kEmbeddingKernels[] = {
-    {"cpu", lookup_rows, lookup_rows_backward, lookup_rows_sparse_backward},
-    {"any_device",
-     lookup_rows_any_device,
-     lookup_rows_backward_any_device,
-     lookup_rows_sparse_backward_any_device}};
+inline at::Tensor lookup_rows_on_gpu(
+    const at::Tensor& weight,
+    const at::Tensor& indices,
+    int64_t first_row,
+    int64_t table_rows) {
+  return from_gpu(
+      lookup_rows(to_gpu(weight), to_gpu(indices), first_row, table_rows));
+}
+
+inline at::Tensor lookup_rows_backward_on_gpu(
+    const at::Tensor& grad,
+    const at::Tensor& indices,
+    int64_t first_row,
+    int64_t rows,
+    int64_t table_rows,
+    int64_t padding_idx,
+    bool scale_grad_by_freq) {
+  return from_gpu(lookup_rows_backward(
+      to_gpu(grad),
+      to_gpu(indices),
+      first_row,
+      rows,
+      table_rows,
+      padding_idx,
+      scale_grad_by_freq));
+}
+
+inline at::Tensor lookup_rows_sparse_backward_on_gpu(
+    const at::Tensor& grad,
+    const at::Tensor& indices,
+    int64_t first_row,
+    int64_t rows,
+    int64_t table_rows,
+    int64_t padding_idx) {
+  return from_gpu(lookup_rows_sparse_backward(
+      to_gpu(grad), to_gpu(indices), first_row, rows, table_rows, padding_idx));
+}
+
+// The kernels of the CPU, the compositions of other devices on the CPU and, if
+// there is one, the kernels of a GPU.
+inline std::vector<EmbeddingKernels> embedding_kernels() {
+  std::vector<EmbeddingKernels> all{
+      {"cpu", lookup_rows, lookup_rows_backward, lookup_rows_sparse_backward},
+      {"any_device",
+       lookup_rows_any_device,
+       lookup_rows_backward_any_device,
+       lookup_rows_sparse_backward_any_device}};
+  if (has_gpu()) {
+    all.push_back(
+        {"gpu",
+         lookup_rows_on_gpu,
+         lookup_rows_backward_on_gpu,
+         lookup_rows_sparse_backward_on_gpu});
+  }
+  return all;
+}
 
 // [bounds[c], bounds[c + 1]) of `rows` rows for `parts` owners, like
 // torch.chunk: uneven, and empty for the last owners of short tables.

@@ -23,6 +23,36 @@ std::ostream& operator<<(std::ostream& out, const GatherKernels& kernels) {
   return out << kernels.name;
 }
 
+at::Tensor gather_part_on_gpu(
+    const at::Tensor& self,
+    int64_t dim,
+    const at::Tensor& index,
+    int64_t first,
+    int64_t size) {
+  return from_gpu(gather_part(to_gpu(self), dim, to_gpu(index), first, size));
+}
+
+at::Tensor gather_part_backward_on_gpu(
+    const at::Tensor& grad,
+    int64_t dim,
+    const at::Tensor& index,
+    c10::IntArrayRef local_sizes,
+    int64_t first,
+    int64_t size) {
+  return from_gpu(gather_part_backward(
+      to_gpu(grad), dim, to_gpu(index), local_sizes, first, size));
+}
+
+std::vector<GatherKernels> gather_kernels() {
+  std::vector<GatherKernels> all{
+      {"cpu", gather_part, gather_part_backward},
+      {"any_device", gather_part_any_device, gather_part_backward_any_device}};
+  if (has_gpu()) {
+    all.push_back({"gpu", gather_part_on_gpu, gather_part_backward_on_gpu});
+  }
+  return all;
+}
+
 class GatherPart : public ::testing::TestWithParam<GatherKernels> {
  protected:
   // Every part of `self`, cut along `dim`, and its gradient.
@@ -77,12 +107,7 @@ class GatherPart : public ::testing::TestWithParam<GatherKernels> {
 INSTANTIATE_TEST_SUITE_P(
     Kernels,
     GatherPart,
-    ::testing::Values(
-        GatherKernels{"cpu", gather_part, gather_part_backward},
-        GatherKernels{
-            "any_device",
-            gather_part_any_device,
-            gather_part_backward_any_device}),
+    ::testing::ValuesIn(gather_kernels()),
     ::testing::PrintToStringParamName());
 
 TEST_P(GatherPart, EveryDimension) {

@@ -12,6 +12,21 @@ namespace route_test {
 
 using RouteRows = decltype(&route_rows);
 
+Route route_rows_on_gpu(const at::Tensor& indices, c10::IntArrayRef bounds) {
+  Route route = route_rows(to_gpu(indices), bounds);
+  route.wanted = from_gpu(route.wanted);
+  route.place = from_gpu(route.place);
+  return route;
+}
+
+std::vector<RouteRows> route_kernels() {
+  std::vector<RouteRows> all{&route_rows, &route_rows_any_device};
+  if (has_gpu()) {
+    all.push_back(&route_rows_on_gpu);
+  }
+  return all;
+}
+
 class RouteTest : public ::testing::TestWithParam<RouteRows> {
  protected:
   void check(
@@ -42,8 +57,10 @@ class RouteTest : public ::testing::TestWithParam<RouteRows> {
 INSTANTIATE_TEST_SUITE_P(
     Kernels,
     RouteTest,
-    ::testing::Values(&route_rows, &route_rows_any_device),
-    [](const auto& info) { return info.index == 0 ? "cpu" : "any_device"; });
+    ::testing::ValuesIn(route_kernels()),
+    [](const auto& info) {
+      return info.index == 0 ? "cpu" : info.index == 1 ? "any_device" : "gpu";
+    });
 
 TEST_P(RouteTest, Written) {
   const Route route =

@@ -1,0 +1,34 @@
+// Times of work on a GPU, and a table of them.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace tessera::benchmark {
+
+// Milliseconds of `call` on the current stream: the median of several, by the
+// device's clock, after two that warm up.
+double milliseconds(const std::function<void()>& call, int rounds = 9);
+
+// Microseconds a call of many in a row, by the host's clock, device included.
+double host_microseconds(const std::function<void()>& call, int calls);
+
+// One table: each line is a time and, where bytes are given, the bandwidth and
+// its share of that of a copy.
+class Table {
+ public:
+  // `copy`: bytes a second, read and written, of a large copy.
+  explicit Table(double copy) : copy_(copy) {}
+
+  void add(
+      const std::string& name,
+      const std::string& whose,
+      double milliseconds,
+      double bytes,
+      const std::string& goal = "") const;
+
+ private:
+  double copy_;
+};
+
+}  // namespace tessera::benchmark

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Builds, tests and measures on a machine with a GPU, offline: with the CUDA
+# libtorch of `python3` (or of CMAKE_PREFIX_PATH), nvcc, CMake, Ninja and
+# GoogleTest as they are there.
+#
+#   scripts/gpu.sh [build] [test] [sanitize] [bench]     (default: build test)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+build=build/cuda
+steps=("$@")
+if [ ${#steps[@]} -eq 0 ]; then steps=(build test); fi
+
+build() {
+  cmake --preset cuda -DTESSERA_EXAMPLES=OFF -DTESSERA_PYTHON="$(command -v python3)"
+  cmake --build "$build" -j "$(nproc)" \
+    --target tests_kernels tests_cuda bench_gpu
+}
+
+# The kernels on the cases of the CPU's, then distributed tensors.
+test_() {
+  local program
+  for program in tests_kernels tests_cuda; do
+    OMP_NUM_THREADS=4 "$build/tests/$program" --gtest_brief=1
+  done
+  CUDA_LAUNCH_BLOCKING=1 "$build/tests/tests_cuda" --gtest_brief=1 \
+    --gtest_filter='GpuErrors.*'
+}
+
+# Random trials are many: a few cases of every kernel are enough here.
+sanitize() {
+  local tool
+  for tool in memcheck racecheck; do
+    OMP_NUM_THREADS=4 compute-sanitizer --tool "$tool" --error-exitcode 3 \
+      "$build/tests/tests_kernels" --gtest_brief=1 \
+      --gtest_filter='*gpu*-*RandomTrials*:*IndexOutside*'
+    OMP_NUM_THREADS=4 compute-sanitizer --tool "$tool" --error-exitcode 3 \
+      "$build/tests/tests_cuda" --gtest_brief=1 \
+      --gtest_filter='GpuKernels.StridedBags:GpuKernels.Renorm:GpuKernels.ManyOwners:GpuRandom.*'
+  done
+}
+
+for step in "${steps[@]}"; do
+  case "$step" in
+    build) build ;;
+    test) test_ ;;
+    sanitize) sanitize ;;
+    bench) "$build/benchmarks/gpu/bench_gpu" ;;
+    *)
+      sed -n '2,7p' "$0" >&2
+      exit 2
+      ;;
+  esac
+done

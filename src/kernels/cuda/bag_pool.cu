@@ -1,0 +1,156 @@
+// Sums, means and counts of bags: a group of lanes takes a bag.
+#include "kernels/cuda/bag.h"
+#include "kernels/cuda/bag_bounds.cuh"
+#include "kernels/cuda/lanes.cuh"
+
+namespace tessera::detail::cuda {
+
+namespace {
+
+// Rows that a group has in flight at once.
+constexpr int kRows = 4;
+
+__global__ void counts_kernel(Bags bags, int64_t* counts, Report report) {
+  const int64_t bag =
+      static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (bag >= bags.count) {
+    return;
+  }
+  const BagRange range = bag_range(bags, bag, report);
+  int64_t count = range.end - range.begin;
+  if (bags.padding >= 0) {
+    for (int64_t e = range.begin; e < range.end; ++e) {
+      count -= bags.indices[e] == bags.padding;
+    }
+  }
+  counts[bag] = count;
+}
+
+template <int kStep, typename T, typename Out>
+__global__ void __launch_bounds__(kThreads) pool_kernel(
+    BagTable table, Bags bags, BagPool pool, Lanes lanes, Report report) {
+  using S = Sum<T>;
+  const int64_t bag = group_index(lanes);
+  const int64_t column = column_of<kStep>(lanes);
+  if (bag >= bags.count) {
+    return;
+  }
+  const BagRange range = bag_range(bags, bag, report);
+  const T* const data = static_cast<const T*>(table.data) + column;
+  const T* const weights = static_cast<const T*>(pool.weights);
+  const bool inside = column < table.width;
+  int64_t padded = 0;
+  S sums[kStep] = {};
+  for (int64_t e = range.begin; e < range.end; e += kRows) {
+    int64_t rows[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      rows[r] = -1;
+      if (e + r < range.end) {
+        const int64_t index = bags.indices[e + r];
+        const int64_t row =
+            row_of(table.part, index, e + r, report, BadInput::kBagIndex);
+        const bool pads = index == bags.padding;
+        padded += pads;
+        rows[r] = pads || !inside ? -1 : row;
+      }
+    }
+    Raw<T, kStep> raw[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (rows[r] >= 0) {
+        raw[r] = fetch<kStep>(data + rows[r] * table.stride);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (rows[r] >= 0) {
+        S terms[kStep];
+        widen(raw[r], terms);
+        if (weights != nullptr) {
+          const S weight = widened(weights[e + r]);
+#pragma unroll
+          for (int k = 0; k < kStep; ++k) {
+            terms[k] *= weight;
+          }
+        }
+#pragma unroll
+        for (int k = 0; k < kStep; ++k) {
+          sums[k] += terms[k];
+        }
+      }
+    }
+  }
+  if (!inside) {
+    return;
+  }
+  if (pool.mean) {
+    const int64_t count = pool.counts != nullptr
+                              ? pool.counts[bag]
+                              : range.end - range.begin - padded;
+    const S divisor = static_cast<S>(count > 0 ? count : 1);
+#pragma unroll
+    for (int k = 0; k < kStep; ++k) {
+      sums[k] /= divisor;
+    }
+  }
+  store<kStep>(static_cast<Out*>(pool.out) + bag * table.width + column, sums);
+}
+
+template <int kStep, typename T, typename Out>
+cudaError_t launch(
+    const BagTable& table,
+    const Bags& bags,
+    const BagPool& pool,
+    const Report& report,
+    cudaStream_t stream) {
+  const Lanes lanes = lanes_for(table.width, kStep);
+  pool_kernel<kStep, T, Out>
+      <<<grid_for(bags.count, lanes), kThreads, 0, stream>>>(
+          table, bags, pool, lanes, report);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t bag_counts(
+    const Bags& bags,
+    int64_t* counts,
+    const Report& report,
+    cudaStream_t stream) {
+  if (bags.count == 0) {
+    return cudaSuccess;
+  }
+  const auto blocks =
+      static_cast<unsigned>((bags.count + kThreads - 1) / kThreads);
+  counts_kernel<<<blocks, kThreads, 0, stream>>>(bags, counts, report);
+  return cudaGetLastError();
+}
+
+cudaError_t pool_bags(
+    const BagTable& table,
+    const Bags& bags,
+    const BagPool& pool,
+    const Report& report,
+    cudaStream_t stream) {
+  if (bags.count == 0) {
+    return cudaSuccess;
+  }
+  return with_scalar(table.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int kStep = 16 / sizeof(T);
+    const bool words = allows_words<T>(table.data, table.width, table.stride) &&
+                       allows_words<T>(pool.out, table.width, table.width);
+    if constexpr (sizeof(T) == 2) {
+      if (pool.out_is_float) {
+        return words
+                   ? launch<kStep, T, float>(table, bags, pool, report, stream)
+                   : launch<1, T, float>(table, bags, pool, report, stream);
+      }
+    }
+    return words ? launch<kStep, T, T>(table, bags, pool, report, stream)
+                 : launch<1, T, T>(table, bags, pool, report, stream);
+  });
+}
+
+}  // namespace tessera::detail::cuda

@@ -1,0 +1,159 @@
+// What an entry of a bag brings to its row's gradient: see runs.cuh.
+#pragma once
+
+#include "kernels/cuda/bag_gradient.h"
+#include "kernels/cuda/lanes.cuh"
+
+namespace tessera::detail::cuda {
+
+// The gradients of the bags.
+template <typename T>
+struct BagGradients {
+  const T* data;
+  int64_t width;
+
+  explicit BagGradients(const BagTerms& terms)
+      : data(static_cast<const T*>(terms.grad)), width(terms.width) {}
+
+  template <int kStep>
+  __device__ Raw<T, kStep> fetch(uint32_t bag, int column) const {
+    return cuda::fetch<kStep>(data + bag * width + column);
+  }
+};
+
+// The gradient of the bag itself; entries are named by their bags.
+template <typename T>
+struct SumSource {
+  BagGradients<T> grads;
+
+  explicit SumSource(const BagTerms& terms) : grads(terms) {}
+
+  template <int kStep>
+  __device__ Raw<T, kStep> fetch(uint32_t bag, int column) const {
+    return grads.template fetch<kStep>(bag, column);
+  }
+
+  template <int kStep, typename S>
+  __device__ void widen(const Raw<T, kStep>& raw, S (&terms)[kStep]) const {
+    cuda::widen(raw, terms);
+  }
+};
+
+template <typename T, int kStep>
+struct ScaledGradient {
+  Raw<T, kStep> grad;
+  Sum<T> scale;
+};
+
+// Divided by the bag's count; entries are named by their bags.
+template <typename T>
+struct MeanSource {
+  BagGradients<T> grads;
+  const int64_t* counts;
+
+  explicit MeanSource(const BagTerms& terms)
+      : grads(terms), counts(terms.counts) {}
+
+  template <int kStep>
+  __device__ ScaledGradient<T, kStep> fetch(uint32_t bag, int column) const {
+    const int64_t count = counts[bag];
+    return {
+        grads.template fetch<kStep>(bag, column),
+        static_cast<Sum<T>>(count > 0 ? count : 1)};
+  }
+
+  template <int kStep, typename S>
+  __device__ void widen(
+      const ScaledGradient<T, kStep>& fetched, S (&terms)[kStep]) const {
+    cuda::widen(fetched.grad, terms);
+#pragma unroll
+    for (int k = 0; k < kStep; ++k) {
+      terms[k] /= fetched.scale;
+    }
+  }
+};
+
+// Times the entry's weight.
+template <typename T>
+struct WeightedSource {
+  BagGradients<T> grads;
+  const int32_t* bags;
+  const T* weights;
+
+  explicit WeightedSource(const BagTerms& terms)
+      : grads(terms),
+        bags(terms.bags),
+        weights(static_cast<const T*>(terms.weights)) {}
+
+  template <int kStep>
+  __device__ ScaledGradient<T, kStep> fetch(uint32_t place, int column) const {
+    return {
+        grads.template fetch<kStep>(bags[place], column),
+        widened(weights[place])};
+  }
+
+  template <int kStep, typename S>
+  __device__ void widen(
+      const ScaledGradient<T, kStep>& fetched, S (&terms)[kStep]) const {
+    cuda::widen(fetched.grad, terms);
+#pragma unroll
+    for (int k = 0; k < kStep; ++k) {
+      terms[k] *= fetched.scale;
+    }
+  }
+};
+
+// Only where the entry has the bag's maximum.
+template <typename T>
+struct MaxSource {
+  BagGradients<T> grads;
+  const int32_t* bags;
+  const int32_t* winners;
+
+  explicit MaxSource(const BagTerms& terms)
+      : grads(terms), bags(terms.bags), winners(terms.winners) {}
+
+  template <int kStep>
+  struct Fetched {
+    Raw<T, kStep> grad;
+    int32_t winners[kStep];
+    int32_t place;
+  };
+
+  template <int kStep>
+  __device__ Fetched<kStep> fetch(uint32_t place, int column) const {
+    const int64_t bag = bags[place];
+    Fetched<kStep> fetched;
+    fetched.grad = grads.template fetch<kStep>(bag, column);
+    fetched.place = static_cast<int32_t>(place);
+    const int32_t* const from = winners + bag * grads.width + column;
+#pragma unroll
+    for (int k = 0; k < kStep; ++k) {
+      fetched.winners[k] = from[k];
+    }
+    return fetched;
+  }
+
+  template <int kStep, typename S>
+  __device__ void widen(
+      const Fetched<kStep>& fetched, S (&terms)[kStep]) const {
+    cuda::widen(fetched.grad, terms);
+#pragma unroll
+    for (int k = 0; k < kStep; ++k) {
+      if (fetched.winners[k] != fetched.place) {
+        terms[k] = 0;
+      }
+    }
+  }
+};
+
+// Calls f(source) with what `terms` asks for.
+template <typename T, class F>
+cudaError_t with_source(const BagTerms& terms, F&& f) {
+  return terms.winners != nullptr   ? f(MaxSource<T>(terms))
+         : terms.weights != nullptr ? f(WeightedSource<T>(terms))
+         : terms.counts != nullptr  ? f(MeanSource<T>(terms))
+                                    : f(SumSource<T>(terms));
+}
+
+}  // namespace tessera::detail::cuda

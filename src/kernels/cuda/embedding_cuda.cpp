@@ -1,0 +1,157 @@
+#include "kernels/cuda/embedding_cuda.h"
+
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include "kernels/cuda/call.h"
+#include "kernels/cuda/lookup.h"
+#include "kernels/cuda/row_gradient.h"
+#include "kernels/embedding_any_device.h"
+
+namespace tessera::detail {
+
+namespace {
+
+using namespace cuda;
+
+SortedEntries sorted_lookup(
+    const Call& call,
+    const at::Tensor& indices,
+    const Part& part,
+    int64_t padding) {
+  const at::Tensor list = indices.contiguous();
+  const int64_t n = list.numel();
+  const EntryMemory memory = entry_memory(call, n);
+  C10_CUDA_CHECK(lookup_entries(
+      integers_of(list),
+      part,
+      padding,
+      memory.entries,
+      call.report(),
+      call.stream()));
+  return sorted_entries(call, memory, n, part.rows);
+}
+
+void add_gradients(
+    const Call& call,
+    const Sorted& sorted,
+    Scalar dtype,
+    const at::Tensor& grad,
+    const GradientOut& out) {
+  const int64_t width = grad.size(-1);
+  const at::Tensor ordered = grad.contiguous();
+  const at::Tensor scratch =
+      call.memory(run_scratch(sorted.count, width, sum_bytes(dtype)));
+  C10_CUDA_CHECK(lookup_gradient(
+      sorted,
+      dtype,
+      ordered.const_data_ptr(),
+      width,
+      out,
+      scratch.mutable_data_ptr(),
+      call.stream()));
+}
+
+}  // namespace
+
+at::Tensor lookup_rows_cuda(
+    const at::Tensor& weight,
+    const at::Tensor& indices,
+    int64_t first_row,
+    int64_t table_rows) {
+  const Call call(weight);
+  const int64_t width = weight.size(1);
+  const at::Tensor table =
+      weight.stride(1) == 1 || width <= 1 ? weight : weight.contiguous();
+  const at::Tensor list = indices.contiguous();
+  at::DimVector sizes(indices.sizes());
+  sizes.push_back(width);
+  at::Tensor out = at::empty(sizes, weight.options());
+  const auto bytes = static_cast<int64_t>(weight.element_size());
+  C10_CUDA_CHECK(lookup(
+      {table.const_data_ptr(),
+       table.stride(0) * bytes,
+       width * bytes,
+       {first_row, weight.size(0), table_rows},
+       integers_of(list),
+       out.mutable_data_ptr()},
+      call.report(),
+      call.stream()));
+  call.finish();
+  return out;
+}
+
+at::Tensor lookup_rows_backward_cuda(
+    const at::Tensor& grad,
+    const at::Tensor& indices,
+    int64_t first_row,
+    int64_t rows,
+    int64_t table_rows,
+    int64_t padding_idx,
+    bool scale_grad_by_freq) {
+  const auto dtype = scalar_of(grad.scalar_type());
+  const int64_t n = indices.numel();
+  if (!dtype.has_value() || !can_sort(n, rows)) {
+    return lookup_rows_backward_any_device(
+        grad,
+        indices,
+        first_row,
+        rows,
+        table_rows,
+        padding_idx,
+        scale_grad_by_freq);
+  }
+  const Call call(grad);
+  at::Tensor out = at::zeros({rows, grad.size(-1)}, grad.options());
+  if (n > 0) {
+    const SortedEntries entries = sorted_lookup(
+        call, indices, {first_row, rows, table_rows}, padding_idx);
+    add_gradients(
+        call,
+        entries.sorted,
+        *dtype,
+        grad,
+        {out.mutable_data_ptr(), nullptr, scale_grad_by_freq});
+  }
+  call.finish();
+  return out;
+}
+
+at::Tensor lookup_rows_sparse_backward_cuda(
+    const at::Tensor& grad,
+    const at::Tensor& indices,
+    int64_t first_row,
+    int64_t rows,
+    int64_t table_rows,
+    int64_t padding_idx) {
+  const auto dtype = scalar_of(grad.scalar_type());
+  const int64_t n = indices.numel();
+  if (!dtype.has_value() || !can_sort(n, rows) || n == 0) {
+    return lookup_rows_sparse_backward_any_device(
+        grad, indices, first_row, rows, table_rows, padding_idx);
+  }
+  const Call call(grad);
+  const SortedEntries entries =
+      sorted_lookup(call, indices, {first_row, rows, table_rows}, padding_idx);
+  const at::Tensor numbers = run_numbers(call, entries.sorted);
+  const auto count = numbers.select(0, n - 1).item<int32_t>();
+  call.finish();
+  const at::Tensor values = at::empty({count, grad.size(-1)}, grad.options());
+  add_gradients(
+      call,
+      entries.sorted,
+      *dtype,
+      grad,
+      {values.mutable_data_ptr(),
+       reinterpret_cast<const uint32_t*>(numbers.const_data_ptr<int32_t>()),
+       false});
+  return at::_sparse_coo_tensor_unsafe(
+      distinct_row_list(call, entries.sorted, numbers, 0, count).unsqueeze(0),
+      values,
+      {rows, grad.size(-1)},
+      grad.options().layout(at::kSparse),
+      /*is_coalesced=*/true);
+}
+
+}  // namespace tessera::detail

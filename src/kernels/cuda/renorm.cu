@@ -1,0 +1,88 @@
+#include "kernels/cuda/renorm.h"
+
+#include <cmath>
+
+#include "kernels/cuda/lanes.cuh"
+
+namespace tessera::detail::cuda {
+
+namespace {
+
+struct Norm {
+  double type;
+
+  __device__ double term(double v) const {
+    return type == 2     ? v * v
+           : type == 0   ? (v != 0 ? 1.0 : 0.0)
+           : isinf(type) ? fabs(v)
+           : type == 1   ? fabs(v)
+                         : pow(fabs(v), type);
+  }
+  __device__ double joined(double a, double b) const {
+    return isinf(type) ? (a > b || a != a ? a : b) : a + b;
+  }
+  __device__ double whole(double sum) const {
+    return type == 2                               ? sqrt(sum)
+           : type == 0 || type == 1 || isinf(type) ? sum
+                                                   : pow(sum, 1 / type);
+  }
+};
+
+// A warp takes a row.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) renorm_kernel(
+    RenormTable table,
+    const int64_t* rows,
+    int64_t count,
+    double max_norm,
+    Norm norm) {
+  const int64_t i =
+      (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (i >= count) {
+    return;
+  }
+  const int64_t row = rows[i] - table.part.first;
+  if (static_cast<uint64_t>(row) >= static_cast<uint64_t>(table.part.rows)) {
+    return;
+  }
+  T* const data = static_cast<T*>(table.data) + row * table.stride;
+  double sum = 0;
+  for (int64_t c = lane; c < table.width; c += 32) {
+    sum = norm.joined(sum, norm.term(widened(data[c])));
+  }
+  for (int other = 16; other > 0; other /= 2) {
+    sum = norm.joined(sum, __shfl_xor_sync(0xffffffffu, sum, other));
+  }
+  const double length = norm.whole(sum);
+  if (length > max_norm) {
+    const auto scale = static_cast<Sum<T>>(max_norm / (length + 1e-7));
+    for (int64_t c = lane; c < table.width; c += 32) {
+      data[c] = narrowed<T>(widened(data[c]) * scale);
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t renorm_rows(
+    const RenormTable& table,
+    const int64_t* rows,
+    int64_t count,
+    double max_norm,
+    double norm_type,
+    cudaStream_t stream) {
+  if (count == 0) {
+    return cudaSuccess;
+  }
+  return with_scalar(table.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto blocks =
+        static_cast<unsigned>((count * 32 + kThreads - 1) / kThreads);
+    renorm_kernel<T><<<blocks, kThreads, 0, stream>>>(
+        table, rows, count, max_norm, Norm{norm_type});
+    return cudaGetLastError();
+  });
+}
+
+}  // namespace tessera::detail::cuda

@@ -1,0 +1,84 @@
+// What becomes of the sums of a row's entries: see runs.cuh.
+#pragma once
+
+#include "kernels/cuda/lanes.cuh"
+#include "kernels/cuda/row_gradient.h"
+#include "kernels/cuda/row_update.h"
+
+namespace tessera::detail::cuda {
+
+// Writes the gradient of each row.
+template <typename T>
+struct GradientSink {
+  T* out;
+  int64_t width;
+  const uint32_t* numbers;  // or nullptr: rows stand where the table has them
+  bool mean_of_entries;
+
+  __device__ void prefetch(uint32_t /*row*/, int /*column*/) const {}
+
+  template <int kStep, typename S>
+  __device__ void store(
+      uint32_t row,
+      uint32_t entry,
+      uint32_t count,
+      int column,
+      S (&sums)[kStep]) const {
+    if (mean_of_entries) {
+#pragma unroll
+      for (int k = 0; k < kStep; ++k) {
+        sums[k] /= static_cast<S>(count);
+      }
+    }
+    const int64_t place = numbers == nullptr ? row : numbers[entry] - 1;
+    cuda::store<kStep>(out + place * width + column, sums);
+  }
+};
+
+// Plain gradient descent. Another optimizer is another struct with this one
+// function: its state is reached by row and column as the table is.
+template <typename W>
+struct SgdUpdate {
+  Sum<W> rate;
+
+  template <int kStep>
+  __device__ void apply(
+      int64_t /*row*/,
+      int /*column*/,
+      const Sum<W> (&gradient)[kStep],
+      Sum<W> (&weight)[kStep]) const {
+#pragma unroll
+    for (int k = 0; k < kStep; ++k) {
+      weight[k] -= rate * gradient[k];
+    }
+  }
+};
+
+// Updates each row of the table in place, rounding once.
+template <typename W, class Update>
+struct UpdateSink {
+  W* table;
+  int64_t stride;
+  Update update;
+
+  __device__ void prefetch(uint32_t row, int column) const {
+    asm volatile(
+        "prefetch.global.L2 [%0];" ::"l"(table + row * stride + column));
+  }
+
+  template <int kStep, typename S>
+  __device__ void store(
+      uint32_t row,
+      uint32_t /*entry*/,
+      uint32_t /*count*/,
+      int column,
+      S (&sums)[kStep]) const {
+    W* const at = table + row * stride + column;
+    S weight[kStep];
+    load<kStep>(at, weight);
+    update.apply(row, column, sums, weight);
+    cuda::store<kStep>(at, weight);
+  }
+};
+
+}  // namespace tessera::detail::cuda

@@ -1,0 +1,227 @@
+#include "kernels/cuda/sorted.h"
+
+#include <thrust/iterator/counting_iterator.h>
+#include <thrust/iterator/transform_iterator.h>
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_scan.cuh>
+
+#include <algorithm>
+
+#include "kernels/cuda/lanes.cuh"
+
+namespace tessera::detail::cuda {
+
+namespace {
+
+unsigned blocks_for(int64_t count) {
+  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
+}
+
+__device__ int64_t thread_index() {
+  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+
+__global__ void entries_kernel(
+    Integers indices,
+    Part part,
+    int64_t padding,
+    uint32_t* rows,
+    uint32_t* places,
+    Report report) {
+  const int64_t i = thread_index();
+  if (i >= indices.count) {
+    return;
+  }
+  const int64_t index = indices[i];
+  const int64_t row = row_of(part, index, i, report, BadInput::kLookupIndex);
+  rows[i] =
+      static_cast<uint32_t>(row < 0 || index == padding ? part.rows : row);
+  places[i] = static_cast<uint32_t>(i);
+}
+
+// How many bits the numbers up to `most` have.
+int bits_of(int64_t most) {
+  int bits = 1;
+  while (most >> bits != 0) {
+    ++bits;
+  }
+  return bits;
+}
+
+// 1 where entry i is the first of a row that is held.
+struct StartsRun {
+  const uint32_t* rows;
+  uint32_t absent;
+  __host__ __device__ uint32_t operator()(uint32_t i) const {
+    return rows[i] != absent && (i == 0 || rows[i - 1] != rows[i]) ? 1 : 0;
+  }
+};
+
+auto starts(const uint32_t* rows, uint32_t absent) {
+  return thrust::make_transform_iterator(
+      thrust::make_counting_iterator<uint32_t>(0), StartsRun{rows, absent});
+}
+
+__global__ void distinct_kernel(
+    Sorted sorted, const uint32_t* numbers, int64_t first, int64_t* rows) {
+  const int64_t i = thread_index();
+  if (i < sorted.count &&
+      StartsRun{sorted.rows, sorted.absent}(static_cast<uint32_t>(i)) == 1) {
+    rows[numbers[i] - 1] = first + sorted.rows[i];
+  }
+}
+
+__global__ void places_kernel(
+    Sorted sorted, const uint32_t* numbers, int64_t* place) {
+  const int64_t i = thread_index();
+  if (i < sorted.count) {
+    place[sorted.places[i]] = static_cast<int64_t>(numbers[i]) - 1;
+  }
+}
+
+constexpr int kBounds = 256;
+struct Bounds {
+  int64_t at[kBounds];
+};
+
+// Threads [0, count) look for bounds.at, the one behind them for all rows.
+__global__ void ends_kernel(
+    Sorted sorted,
+    const uint32_t* numbers,
+    Bounds bounds,
+    int count,
+    int64_t* ends) {
+  const int t = static_cast<int>(threadIdx.x);
+  if (t > count) {
+    return;
+  }
+  const int64_t bound =
+      t < count ? min(bounds.at[t], static_cast<int64_t>(sorted.absent))
+                : static_cast<int64_t>(sorted.absent);
+  int64_t low = 0;
+  int64_t high = sorted.count;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (sorted.rows[middle] < bound) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  ends[t] = low == 0 ? 0 : numbers[low - 1];
+}
+
+}  // namespace
+
+size_t sort_scratch(int64_t count, int64_t rows) {
+  size_t bytes = 0;
+  cub::DoubleBuffer<uint32_t> keys(nullptr, nullptr);
+  cub::DoubleBuffer<uint32_t> values(nullptr, nullptr);
+  cub::DeviceRadixSort::SortPairs(
+      nullptr, bytes, keys, values, static_cast<int>(count), 0, bits_of(rows));
+  return bytes;
+}
+
+size_t number_scratch(int64_t count) {
+  size_t bytes = 0;
+  cub::DeviceScan::InclusiveSum(
+      nullptr,
+      bytes,
+      starts(nullptr, 0),
+      static_cast<uint32_t*>(nullptr),
+      static_cast<int>(count));
+  return bytes;
+}
+
+cudaError_t lookup_entries(
+    const Integers& indices,
+    const Part& part,
+    int64_t padding,
+    const SortMemory& memory,
+    const Report& report,
+    cudaStream_t stream) {
+  entries_kernel<<<blocks_for(indices.count), kThreads, 0, stream>>>(
+      indices, part, padding, memory.rows[0], memory.places[0], report);
+  return cudaGetLastError();
+}
+
+cudaError_t sort_entries(
+    const SortMemory& memory,
+    int64_t count,
+    int64_t rows,
+    void* scratch,
+    size_t scratch_bytes,
+    Sorted* sorted,
+    cudaStream_t stream) {
+  cub::DoubleBuffer<uint32_t> keys(memory.rows[0], memory.rows[1]);
+  cub::DoubleBuffer<uint32_t> values(memory.places[0], memory.places[1]);
+  const cudaError_t error = cub::DeviceRadixSort::SortPairs(
+      scratch,
+      scratch_bytes,
+      keys,
+      values,
+      static_cast<int>(count),
+      0,
+      bits_of(rows),
+      stream);
+  *sorted = {
+      keys.Current(), values.Current(), count, static_cast<uint32_t>(rows)};
+  return error;
+}
+
+cudaError_t number_runs(
+    const Sorted& sorted,
+    uint32_t* numbers,
+    void* scratch,
+    size_t scratch_bytes,
+    cudaStream_t stream) {
+  return cub::DeviceScan::InclusiveSum(
+      scratch,
+      scratch_bytes,
+      starts(sorted.rows, sorted.absent),
+      numbers,
+      static_cast<int>(sorted.count),
+      stream);
+}
+
+cudaError_t distinct_rows(
+    const Sorted& sorted,
+    const uint32_t* numbers,
+    int64_t first_row,
+    int64_t* rows,
+    cudaStream_t stream) {
+  distinct_kernel<<<blocks_for(sorted.count), kThreads, 0, stream>>>(
+      sorted, numbers, first_row, rows);
+  return cudaGetLastError();
+}
+
+cudaError_t places_among(
+    const Sorted& sorted,
+    const uint32_t* numbers,
+    int64_t* place,
+    cudaStream_t stream) {
+  places_kernel<<<blocks_for(sorted.count), kThreads, 0, stream>>>(
+      sorted, numbers, place);
+  return cudaGetLastError();
+}
+
+cudaError_t owner_ends(
+    const Sorted& sorted,
+    const uint32_t* numbers,
+    const int64_t* bounds,
+    int64_t owners,
+    int64_t* ends,
+    cudaStream_t stream) {
+  int64_t done = 0;
+  do {
+    Bounds some;
+    const int64_t count = std::min<int64_t>(owners - done, kBounds - 1);
+    std::copy_n(bounds + done, count, some.at);
+    ends_kernel<<<1, kBounds, 0, stream>>>(
+        sorted, numbers, some, static_cast<int>(count), ends + done);
+    done += count;
+  } while (done < owners);
+  return cudaGetLastError();
+}
+
+}  // namespace tessera::detail::cuda
