@@ -7,6 +7,17 @@
 
 namespace tessera::testing {
 
+namespace {
+
+// Calls `op` and holds its arguments meanwhile: ATen 2.11 answers an op that
+// writes to several tensors with references to those it drops from the stack.
+void call_holding(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const torch::jit::Stack held = stack;
+  op.callBoxed(&stack);
+}
+
+}  // namespace
+
 Case::Case(const Sample& sample, const Rule& rule, uint64_t seed)
     : rule_(rule),
       op_(sample.handle()),
@@ -15,7 +26,7 @@ Case::Case(const Sample& sample, const Rule& rule, uint64_t seed)
       tensors_(flat_tensors()),
       call_(op_.schema(), arguments_, tensor_args()) {
   auto stack = with_tensors(tensors_);
-  op_.callBoxed(&stack);
+  call_holding(op_, stack);
   expected_ = std::move(stack);
   for (const auto& value : expected_) {
     const auto results = tensors_in(value);
@@ -41,7 +52,7 @@ std::vector<torch::jit::Stack> Case::run(
     }
     auto stack = with_tensors(local);
     put_local_arguments(stack, mesh, rank, in, out);
-    op_.callBoxed(&stack);
+    call_holding(op_, stack);
     results.push_back(std::move(stack));
   }
   return results;
