@@ -5,6 +5,8 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 #include "api/sharded_checks.h"
 
 namespace tessera::detail {
@@ -25,13 +27,24 @@ void check_integers(const char* caller, const char* name, const at::Tensor& t) {
 template <typename Index>
 void check_range(const char* caller, const at::Tensor& indices, int64_t rows) {
   const auto* index = indices.const_data_ptr<Index>();
-  for (int64_t i = 0; i < indices.numel(); ++i) {
+  const auto is_outside = [&](Index i) {
+    return static_cast<uint64_t>(static_cast<int64_t>(i)) >=
+           static_cast<uint64_t>(rows);
+  };
+  // Without a branch an index, so that it is vectorised.
+  const int64_t count = indices.numel();
+  bool outside = false;
+  for (int64_t i = 0; i < count; ++i) {
+    outside |= is_outside(index[i]);
+  }
+  if (outside) {
+    const Index bad = *std::find_if(index, index + count, is_outside);
     TORCH_CHECK_VALUE(
-        0 <= index[i] && index[i] < rows,
+        false,
         "[",
         caller,
         "] Index out of range in Input ",
-        index[i],
+        bad,
         " ",
         rows,
         ": expected 0 to ",

@@ -301,4 +301,12 @@ at::Tensor redistribute(
   return moved;
 }
 
+at::Tensor with_grad_in_layout(const at::Tensor& tensor) {
+  check_current(tensor);
+  const auto& meta = distributed_meta(tensor);
+  auto same = make_distributed(meta.spec, meta.shards);
+  record(make_node<Redistribute>(meta.spec), tensor, same);
+  return same;
+}
+
 }  // namespace tessera::detail

@@ -40,4 +40,9 @@ at::Tensor redistribute(
     PlacementsRef to,
     std::string_view cause = "tessera::redistribute");
 
+// The same tensor for an op that is to be recorded: whatever the layout of the
+// gradient that the op's formula returns, it goes on in the tensor's own.
+// Requires: the tensor is distributed and requires grad.
+at::Tensor with_grad_in_layout(const at::Tensor& tensor);
+
 }  // namespace tessera::detail

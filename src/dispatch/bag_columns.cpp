@@ -44,7 +44,11 @@ class BagColumns final : public BagVisit {
   }
 
   std::vector<at::Tensor> pool(const at::Tensor& weight) override {
-    gather();
+    if (ranks() == 1) {
+      take_own();
+    } else {
+      gather();
+    }
     renorm(weight);
     const auto& shards = distributed_meta(weight).shards;
     Shards pooled;
@@ -85,7 +89,9 @@ class BagColumns final : public BagVisit {
         embedding_bag_step_(
             distributed_meta(weight).shards[i], bags, *query_.step);
       } else {
-        result.table.push_back(embedding_bag_dense_backward(bags, rows()));
+        const auto backward = query_.sparse ? embedding_bag_sparse_backward
+                                            : embedding_bag_dense_backward;
+        result.table.push_back(backward(bags, rows()));
       }
     }
     return result;
@@ -104,6 +110,21 @@ class BagColumns final : public BagVisit {
                              .sub(bags.bounds.narrow(0, 0, count))
                              .to(dtype);
     return at::cat({lengths, bags.indices.to(dtype)});
+  }
+
+  // A rank alone has all entries as they are.
+  void take_own() {
+    for (const auto& bags : bags_) {
+      BagInput input;
+      input.indices = bags.indices;
+      input.offsets = bags.bounds;
+      input.include_last_offset = true;
+      input.padding_idx = query_.left_out();
+      if (factors_) {
+        input.per_sample_weights = bags.weights;
+      }
+      all_.push_back(std::move(input));
+    }
   }
 
   void gather() {
@@ -154,7 +175,10 @@ class BagColumns final : public BagVisit {
       entries.push_back(input.indices);
     }
     auto spec = Spec::make(
-        table_->mesh, {Replicate()}, entries[0].sizes(), index_dtype());
+        table_->mesh,
+        Placements(table_->mesh.ndim(), Replicate()),
+        entries[0].sizes(),
+        entries[0].scalar_type());
     const EmbeddingScope allowed({.max_norm = true});
     at::embedding_renorm_(
         weight,

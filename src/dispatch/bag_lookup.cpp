@@ -31,7 +31,7 @@ c10::intrusive_ptr<BagVisit> make_visit(
   TORCH_INTERNAL_ASSERT(
       table->dim() == 2 &&
       (cut.is_shard(0) || (cut.is_shard(1) && table->mesh.ndim() == 1)));
-  if (cut.is_shard(0)) {
+  if (cut.is_shard(0) && table->mesh.size() > 1) {
     return make_bag_exchange(
         std::move(table), mesh_dim, std::move(bags), query);
   }

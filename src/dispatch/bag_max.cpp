@@ -1,8 +1,5 @@
 #include "dispatch/bag_max.h"
 
-#include <ATen/ops/full_like.h>
-#include <ATen/ops/where.h>
-
 #include <limits>
 
 #include "comm/comm_event.h"
@@ -33,14 +30,15 @@ bool cut_apart(const at::Tensor& weight, const at::Tensor& indices) {
   return true;
 }
 
-// Of equal maxima the first entry of the bag wins, on whichever rank it is.
+// Of equal maxima the first entry of the bag wins, on whichever rank it is. A
+// NaN is a bag's first entry, or it would have been passed over: it comes
+// before every other rank's, and nothing is less than it.
 void merge(const MeshDim& at, Shards& values, Shards& winners) {
   auto& comm = collectives(at.mesh);
   const auto best = comm.all_reduce(at, values, ReduceOp::Max);
   for (size_t i = 0; i < winners.size(); ++i) {
-    const auto here = winners[i].ge(0).logical_and(values[i].eq(best[i]));
-    winners[i] =
-        at::where(here, winners[i], at::full_like(winners[i], kNobody));
+    const auto lost = winners[i].lt(0).logical_or_(values[i].lt(best[i]));
+    winners[i] = winners[i].masked_fill(lost, kNobody);
   }
   winners = comm.all_reduce(at, winners, ReduceOp::Min);
   for (size_t i = 0; i < winners.size(); ++i) {

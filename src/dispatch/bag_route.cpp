@@ -96,26 +96,13 @@ class Router {
     return std::move(route_);
   }
 
-  // Of a rank alone: nothing goes anywhere.
-  BagRoute route_nothing() {
-    start_counts();
-    route_.padding = std::find(index_, index_ + indices_.numel(), left_out_) !=
-                     index_ + indices_.numel();
-    make_room();
-    return std::move(route_);
-  }
-
  private:
-  void start_counts() {
-    route_.bag_counts.assign(ranks_, 0);
-    route_.entry_counts.assign(ranks_, 0);
-    route_.row_counts.assign(ranks_, 0);
-  }
-
   // Finds each entry's owner, and how much goes to each.
   void count() {
     owner_.resize(indices_.numel());
-    start_counts();
+    route_.bag_counts.assign(ranks_, 0);
+    route_.entry_counts.assign(ranks_, 0);
+    route_.row_counts.assign(ranks_, 0);
     std::vector<int64_t> last_bag(ranks_, -1);
     for (int64_t b = 0; b < bag_count_; ++b) {
       route_.longest = std::max(route_.longest, bound_[b + 1] - bound_[b]);
@@ -278,9 +265,9 @@ BagRoute route_bags(
     bool count_rows,
     at::ScalarType index_dtype) {
   const auto with = [&](auto index, auto sent) {
-    Router<decltype(index), decltype(sent)> router(
-        bags, bounds, self, left_out, count_rows);
-    return bounds.size() == 2 ? router.route_nothing() : router.route();
+    return Router<decltype(index), decltype(sent)>(
+               bags, bounds, self, left_out, count_rows)
+        .route();
   };
   const bool narrow = bags.indices.scalar_type() == at::kInt;
   if (index_dtype == at::kInt) {

@@ -13,6 +13,7 @@
 #include "dispatch/decompose_weight_norm.h"
 #include "dispatch/embedding.h"
 #include "dispatch/explain.h"
+#include "dispatch/gradient_layout.h"
 #include "dispatch/handwritten.h"
 #include "dispatch/kernel.h"
 #include "dispatch/part_ops.h"
@@ -129,6 +130,7 @@ struct Registration {
     register_bag_gradients(tessera_autograd);
     register_embedding(aten);
     register_embedding_gradients(aten_autograd);
+    register_gradient_layouts(aten_autograd);
     register_handwritten(aten);
     register_decompositions(aten);
     register_amp(aten);

@@ -2,6 +2,7 @@
 
 #include <ATen/OpMathType.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/repeat_interleave.h>
 #include <ATen/ops/tensor.h>
@@ -28,6 +29,9 @@ struct Held {
   at::Tensor rows;    // [held]
   at::Tensor bag;     // [held]
   at::Tensor places;  // [held]
+  // Of all entries: their bag, and whether they are no padding.
+  at::Tensor bag_of_all;
+  at::Tensor counted;
 };
 
 Held held_entries(const BagInput& input, int64_t rows, const BagPart* part) {
@@ -64,7 +68,21 @@ Held held_entries(const BagInput& input, int64_t rows, const BagPart* part) {
   held.places = here.nonzero().flatten();
   held.rows = indices.index_select(0, held.places).sub(part->first);
   held.bag = bag.index_select(0, held.places);
+  held.bag_of_all = bag;
+  held.counted = counted;
   return held;
+}
+
+// Whether an entry is the first one of its whole bag, [held].
+at::Tensor leads(const Held& held) {
+  const int64_t n = held.counted.numel();
+  const auto options = held.places.options();
+  const at::Tensor places =
+      at::arange(n, options).masked_fill_(held.counted.logical_not(), n);
+  return at::full({held.bags}, n, options)
+      .scatter_reduce_(0, held.bag_of_all, places, "amin")
+      .index_select(0, held.bag)
+      .eq(held.places);
 }
 
 // What means are divided by, [bags, 1].
@@ -131,16 +149,22 @@ BagMax compose_bag_max(
     BagEmpty empty) {
   const Held held = held_entries(input, weight.size(0), &part);
   const std::array<int64_t, 2> sizes = {held.bags, weight.size(1)};
-  const at::Tensor rows = weight.index_select(0, held.rows);
-  const at::Tensor bag = held.bag.unsqueeze(1).expand(rows.sizes());
   const double lowest = -std::numeric_limits<double>::infinity();
+  at::Tensor rows = weight.index_select(0, held.rows);
+  // A NaN counts as a bag's first entry alone.
+  const at::Tensor passed_over =
+      rows.ne(rows).logical_and_(leads(held).logical_not_().unsqueeze(1));
+  rows.masked_fill_(passed_over, lowest);
+  const at::Tensor bag = held.bag.unsqueeze(1).expand(rows.sizes());
   BagMax out;
   out.values = at::full(sizes, lowest, weight.options())
                    .scatter_reduce(0, bag, rows, "amax");
   // The first of the entries that have the maximum.
   const at::Tensor best = out.values.index_select(0, held.bag);
   const at::Tensor wins =
-      rows.eq(best).logical_or(rows.ne(rows).logical_and(best.ne(best)));
+      rows.eq(best)
+          .logical_or_(rows.ne(rows).logical_and_(best.ne(best)))
+          .logical_and_(passed_over.logical_not());
   constexpr int64_t kNone = std::numeric_limits<int32_t>::max();
   const at::Tensor places =
       at::where(wins, held.places.unsqueeze(1), kNone).to(at::kLong);

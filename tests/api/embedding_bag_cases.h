@@ -23,6 +23,7 @@ struct BagCase {
   int64_t columns = 6;
   c10::ScalarType dtype = at::kDouble;
   c10::ScalarType index_dtype = at::kLong;
+  bool specials = false;  // NaN and infinities in the table
   uint64_t seed = 3;
   Placements table = {};  // the layout of the weight
   Placements batch = {};  // the layout of the indices
@@ -39,12 +40,13 @@ struct BagCase {
         << (by_offsets ? ", offsets" : ", 2-d") << ", lengths "
         << at::IntArrayRef(lengths) << (weighted ? ", weighted" : "")
         << (sparse ? ", sparse" : "")
-        << (include_last_offset ? ", include_last_offset" : "") << ", "
-        << trailing << " trailing, padding " << padding_idx.value_or(-99)
-        << ", table " << rows << "x" << columns << " " << dtype << " on "
-        << to_string(table) << ", indices " << index_dtype << " on "
-        << to_string(batch) << ", way " << static_cast<int>(ways.way)
-        << ", bag_way " << static_cast<int>(ways.bag_way) << ", seed " << seed;
+        << (include_last_offset ? ", include_last_offset" : "")
+        << (specials ? ", specials" : "") << ", " << trailing
+        << " trailing, padding " << padding_idx.value_or(-99) << ", table "
+        << rows << "x" << columns << " " << dtype << " on " << to_string(table)
+        << ", indices " << index_dtype << " on " << to_string(batch) << ", way "
+        << static_cast<int>(ways.way) << ", bag_way "
+        << static_cast<int>(ways.bag_way) << ", seed " << seed;
     return out.str();
   }
 
@@ -83,6 +85,9 @@ struct BagData {
 inline BagData data_of(const BagCase& c) {
   BagData data;
   data.weight = exact_values({c.rows, c.columns}, c.dtype, c.seed);
+  if (c.specials) {
+    data.weight = with_specials(data.weight, c.seed + 4);
+  }
   std::vector<int64_t> sizes{c.entries()};
   if (!c.by_offsets) {
     sizes = {c.bags(), c.bags() == 0 ? 2 : c.lengths[0]};

@@ -75,6 +75,7 @@ BagCase drawn(Draw& draw, const ts::DeviceMesh& mesh) {
   c.ways.bag_way = draw.of<ts::BagWay>(
       {ts::BagWay::Cheapest, ts::BagWay::Pooled, ts::BagWay::Rows});
   c.seed = draw.number(0, 1 << 30);
+  c.specials = draw.chance(3);
   return c;
 }
 

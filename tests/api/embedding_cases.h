@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,16 @@ inline at::Generator generator(uint64_t seed) {
 inline at::Tensor exact_values(
     at::IntArrayRef sizes, c10::ScalarType dtype, uint64_t seed) {
   return torch::randint(-6, 7, sizes, generator(seed)).div(2).to(dtype);
+}
+
+// The same values, a quarter of them NaN or infinite: what is merged from
+// several ranks must keep these too.
+inline at::Tensor with_specials(at::Tensor values, uint64_t seed) {
+  const auto which = torch::randint(0, 12, values.sizes(), generator(seed));
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  values.masked_fill_(which.eq(0), std::numeric_limits<double>::quiet_NaN());
+  values.masked_fill_(which.eq(1), kInfinity);
+  return values.masked_fill_(which.eq(2), -kInfinity);
 }
 
 inline at::Tensor random_indices(

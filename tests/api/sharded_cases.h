@@ -296,6 +296,10 @@ class CaseMaker {
       c.inputs.push_back(
           input(rows, dtype, c.options.include_last_offset, weighted));
     }
+    // (Norms are not meant for such rows.)
+    if (one_in(3) && !c.options.max_norm) {
+      c.table = with_specials(c.table, seed_ * 7 + 2);
+    }
     return c;
   }
 

@@ -99,16 +99,21 @@ TEST(BagParts, NanAndInfinity) {
     }
     const BagInput input{longs({2, 0, 1, 3, 1}), longs({0, 4})};
     std::vector<BagMax> parts;
+    std::vector<BagMax> composed;
     for (const int64_t first : {0, 1, 2}) {
       const int64_t end = first == 2 ? 4 : first + 1;
-      parts.push_back(embedding_bag_max_part(
-          table.slice(0, first, end), {first, 4}, input));
+      const at::Tensor rows = table.slice(0, first, end);
+      const BagPart part{first, 4};
+      parts.push_back(embedding_bag_max_part(rows, part, input));
+      composed.push_back(compose_bag_max(rows, part, input, BagEmpty::kLowest));
     }
-    const BagMax all = merge_bag_max(parts);
     const auto [out, unused, sizes, rows] = at::embedding_bag(
         table, input.indices, input.offsets, false, /*mode=*/2);
-    EXPECT_TRUE(close(all.values, out, at::kDouble)) << trial;
-    EXPECT_TRUE(at::equal(bag_max_rows(all.winners, input), rows)) << trial;
+    for (const auto& each : {parts, composed}) {
+      const BagMax all = merge_bag_max(each);
+      EXPECT_TRUE(close(all.values, out, at::kDouble)) << trial;
+      EXPECT_TRUE(at::equal(bag_max_rows(all.winners, input), rows)) << trial;
+    }
   }
 }
 

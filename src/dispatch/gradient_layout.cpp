@@ -1,0 +1,87 @@
+#include "dispatch/gradient_layout.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/mean_ops.h>
+#include <ATen/ops/sum_ops.h>
+#include <c10/core/DispatchKeySet.h>
+
+#include "dispatch/agreement.h"
+#include "dispatch/autograd.h"
+#include "dispatch/tensor.h"
+
+namespace tessera::detail {
+
+namespace {
+
+using Dtype = std::optional<at::ScalarType>;
+
+bool is_recorded(const at::Tensor& tensor) {
+  return (at::GradMode::is_enabled() && tensor.requires_grad()) ||
+         tensor._fw_grad(/*level=*/0).defined();
+}
+
+// Whether ranks have parts of their own of a tensor whose gradient is wanted.
+// Tangents of forward-mode derivatives belong to the tensor itself.
+bool wants_layout(const at::Tensor& tensor) {
+  const Spec& spec = *distributed_meta(tensor).spec;
+  return tensor.requires_grad() && !tensor._fw_grad(/*level=*/0).defined() &&
+         differs_over_ranks(spec.placements, spec.mesh);
+}
+
+// ATen's own formula, of an input that sees to its gradient's layout. Formulas
+// are the same for every backend: the CPU's kernel goes on to ours.
+template <class Op, class... Args>
+at::Tensor recorded(
+    c10::DispatchKeySet keys, const at::Tensor& self, Args... args) {
+  if (!is_recorded(self)) {
+    return Op::redispatch(keys & c10::after_autograd_keyset, self, args...);
+  }
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
+      Op::name, Op::overload_name);
+  static const auto formula =
+      op.getComputedKernelForDispatchKey(c10::DispatchKey::AutogradCPU);
+  torch::jit::Stack stack;
+  torch::jit::push(
+      stack, wants_layout(self) ? with_grad_in_layout(self) : self, args...);
+  formula.callBoxed(op, keys, &stack);
+  return std::move(stack[0]).toTensor();
+}
+
+at::Tensor sum(c10::DispatchKeySet keys, const at::Tensor& self, Dtype dtype) {
+  return recorded<at::_ops::sum>(keys, self, dtype);
+}
+
+at::Tensor sum_dim(
+    c10::DispatchKeySet keys,
+    const at::Tensor& self,
+    at::OptionalIntArrayRef dim,
+    bool keepdim,
+    Dtype dtype) {
+  return recorded<at::_ops::sum_dim_IntList>(keys, self, dim, keepdim, dtype);
+}
+
+at::Tensor mean(c10::DispatchKeySet keys, const at::Tensor& self, Dtype dtype) {
+  return recorded<at::_ops::mean>(keys, self, dtype);
+}
+
+at::Tensor mean_dim(
+    c10::DispatchKeySet keys,
+    const at::Tensor& self,
+    at::OptionalIntArrayRef dim,
+    bool keepdim,
+    Dtype dtype) {
+  return recorded<at::_ops::mean_dim>(keys, self, dim, keepdim, dtype);
+}
+
+}  // namespace
+
+void register_gradient_layouts(torch::Library& aten_autograd) {
+  aten_autograd.impl("sum", TORCH_FN(sum));
+  aten_autograd.impl("sum.dim_IntList", TORCH_FN(sum_dim));
+  aten_autograd.impl("mean", TORCH_FN(mean));
+  aten_autograd.impl("mean.dim", TORCH_FN(mean_dim));
+}
+
+}  // namespace tessera::detail
