@@ -204,6 +204,8 @@ void add_arithmetic(Samples& samples) {
     add_with_variants(
         samples,
         {"aten::div.Tensor_mode", {t({5, 3}), t({5, 3}).positive(), mode}});
+    samples.push_back(
+        {"aten::div.out_mode", {t({5, 3}), t({5, 3}).positive(), mode}});
   }
 }
 

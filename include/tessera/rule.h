@@ -144,10 +144,13 @@ struct Rule {
 
   std::vector<LocalArgument> local_arguments = {};
 
-  // The argument with indices, a tensor or a list of them, that the op may find
-  // outside its bounds. Where ranks have indices of their own, they tell each
-  // other how it went, 16 bytes each, and all throw what one throws.
-  std::string index_argument = {};
+  // The arguments whose values the op checks and may refuse: indices outside
+  // their bounds, labels of no class, a zero to divide by. Where one rank alone
+  // may find such a value, the ranks tell each other how it went, 16 bytes
+  // each, and all throw what one throws.
+  std::vector<std::string> checked_arguments = {};
+  // They are checked only where all tensors hold integers.
+  bool checks_integers_only = false;
 
   // Numbers (Scalar and float arguments) do not change rows or shapes, so that
   // they stay out of the cache's key: a learning rate may change every step.

@@ -1,5 +1,6 @@
 #include "dispatch/agreement.h"
 
+#include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 
 #include "comm/comm_event.h"
@@ -32,13 +33,64 @@ bool differs_over_ranks(PlacementsRef placements, const DeviceMesh& mesh) {
   return false;
 }
 
+namespace {
+
+thread_local const SameOnAllRanks* compared = nullptr;
+
+// What ranks compare beside their errors: the largest of each is found.
+struct Comparison {
+  int64_t failed;       // whether there is an error here
+  int64_t fingerprint;  // and what its complement makes of the smallest
+  int64_t complement;
+};
+
+// Of all ranks of the mesh: one small all_reduce a mesh dimension.
+Comparison largest(const DeviceMesh& mesh, const Comparison& mine) {
+  const auto words =
+      at::tensor({mine.failed, mine.fingerprint, mine.complement}, at::kLong);
+  Shards all(mesh.local_positions().size(), words);
+  for (int64_t m = 0; m < mesh.ndim(); ++m) {
+    all = collectives(mesh).all_reduce({mesh, m}, all, ReduceOp::Max);
+  }
+  if (all.empty()) {
+    return mine;
+  }
+  const auto* word = all[0].const_data_ptr<int64_t>();
+  return {word[0], word[1], word[2]};
+}
+
+// Throws on every rank if there is an error on one, or what they compare is not
+// the same on all.
+void agree_and_compare(const DeviceMesh& mesh, const Problem& problem) {
+  const auto mine = static_cast<int64_t>(compared->fingerprint);
+  const auto all = largest(mesh, {problem.text.empty() ? 0 : 1, mine, ~mine});
+  if (all.failed != 0) {
+    collectives(mesh).agree(mesh, problem.text, problem.kind);
+  }
+  TORCH_CHECK_VALUE(all.fingerprint == ~all.complement, compared->text);
+}
+
+}  // namespace
+
+SameOnAllRanks::SameOnAllRanks(uint64_t value, const char* error)
+    : fingerprint(value), text(error) {
+  TORCH_INTERNAL_ASSERT(compared == nullptr);
+  compared = this;
+}
+
+SameOnAllRanks::~SameOnAllRanks() { compared = nullptr; }
+
 void run_agreed(
     const DeviceMesh& mesh,
     std::string_view cause,
     c10::function_ref<void()> body) {
   const auto problem = problem_of(body);
   const CommCauseGuard guard(cause);
-  collectives(mesh).agree(mesh, problem.text, problem.kind);
+  if (compared != nullptr) {
+    agree_and_compare(mesh, problem);
+  } else {
+    collectives(mesh).agree(mesh, problem.text, problem.kind);
+  }
 }
 
 }  // namespace tessera::detail

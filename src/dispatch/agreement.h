@@ -25,6 +25,21 @@ Problem problem_of(c10::function_ref<void()> check);
 // be bad.
 bool differs_over_ranks(PlacementsRef placements, const DeviceMesh& mesh);
 
+// What every rank of a mesh must have been given alike: while one is alive, the
+// agreements of this thread compare its fingerprint too (by an all_reduce of 24
+// bytes a mesh dimension, in place of their own message), and where it differs
+// every rank throws c10::ValueError with its text. Scopes do not nest.
+class SameOnAllRanks {
+ public:
+  SameOnAllRanks(uint64_t fingerprint, const char* text);
+  ~SameOnAllRanks();
+  SameOnAllRanks(const SameOnAllRanks&) = delete;
+  SameOnAllRanks& operator=(const SameOnAllRanks&) = delete;
+
+  uint64_t fingerprint;
+  const char* text;
+};
+
 // Runs `body`; if it throws c10::Error on some ranks of the mesh, every rank
 // throws the first one's. Communicates: an agreement, counted for `cause`.
 // `body` may communicate before it reads what may be bad, not after.

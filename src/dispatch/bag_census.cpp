@@ -82,7 +82,8 @@ std::vector<BagNotices> swap_notices(
       "[",
       caller,
       "] the ranks were given different options (mode, padding_idx, max_norm, "
-      "norm_type, way or update): give every rank the same");
+      "norm_type, way or update) or different offsets: give every rank the "
+      "same");
   // A rank without a backward pass would keep the others waiting in theirs.
   TORCH_CHECK_VALUE(
       recorded_alike,

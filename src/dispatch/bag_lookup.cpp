@@ -120,6 +120,7 @@ int64_t BagQuery::fingerprint() const {
   hash = hash_combine(hash, static_cast<uint64_t>(sparse));
   hash = hash_combine(hash, static_cast<uint64_t>(step.has_value()));
   hash = hash_combine(hash, std::bit_cast<uint64_t>(step.value_or(0)));
+  hash = hash_combine(hash, offsets);
   return static_cast<int64_t>(hash_combine(hash, static_cast<uint64_t>(way)));
 }
 

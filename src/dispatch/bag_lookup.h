@@ -34,6 +34,8 @@ struct BagQuery {
   // The backward pass moves the rows against their gradient by this much, in
   // place, and leaves no gradient.
   std::optional<double> step = std::nullopt;
+  // Of offsets that every rank was to be given alike; 0: there are none.
+  uint64_t offsets = 0;
   // The public function, for messages, and its name for counted bytes.
   const char* caller = "embedding_bag";
 

@@ -2,9 +2,12 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "comm/comm_event.h"
 #include "dispatch/autograd.h"
+#include "dispatch/bag_census.h"
 #include "dispatch/bag_lookup.h"
 #include "dispatch/bag_max.h"
+#include "dispatch/bag_offsets.h"
 #include "dispatch/lookup_ways.h"
 #include "dispatch/op_plan.h"
 #include "plan/lookup_cost.h"
@@ -14,6 +17,10 @@
 namespace tessera::detail {
 
 namespace {
+
+constexpr const char* kOffsetsDiffer =
+    "[embedding_bag] the ranks were given different offsets: give every rank "
+    "the same";
 
 // The one mesh dimension that cuts the indices; -1 for none or several.
 int64_t cut_dim(const Spec& batch) {
@@ -27,32 +34,6 @@ int64_t cut_dim(const Spec& batch) {
     }
   }
   return found;
-}
-
-// Whether the chunks of indices along the mesh dimension `m` begin where the
-// chunks of bags do. Every rank has all offsets, and finds the same.
-bool cut_between_bags(const BagCall& call, int64_t m) {
-  const Spec& batch = *distributed_meta(call.indices).spec;
-  const auto& shards = distributed_meta(call.offsets).shards;
-  if (shards.empty() || shards[0].is_meta()) {
-    return false;
-  }
-  const auto starts = shards[0].to(c10::kCPU, at::kLong).contiguous();
-  const auto* start = starts.const_data_ptr<int64_t>();
-  const int64_t bags = call.bags();
-  const int64_t n = batch.sizes[0];
-  // Entries after the last bag are in no chunk of bags.
-  if (call.args.include_last_offset && bags >= 0 && start[bags] != n) {
-    return false;
-  }
-  const int64_t ranks = batch.mesh.size(m);
-  for (int64_t c = 0; c < ranks; ++c) {
-    const int64_t bag = chunk(bags, ranks, c).begin;
-    if (chunk(n, ranks, c).begin != (bag < bags ? start[bag] : n)) {
-      return false;
-    }
-  }
-  return true;
 }
 
 void lay_factors(BagCall& call, PlacementsRef placements) {
@@ -138,6 +119,14 @@ WayCosts way_costs(const BagCall& call, const ExchangePlan& plan) {
   return {gather_cost(size), exchange_cost(size)};
 }
 
+// Whether bags of this layout may be exchanged, so that a handshake comes
+// first. Of a group that is not the whole mesh the others would not learn.
+bool shakes_hands(const BagCall& call, int64_t m) {
+  return m >= 0 && distributed_meta(call.weight).spec->mesh.ndim() == 1 &&
+         EmbeddingScope::current().way != LookupWay::Gather &&
+         exchange_plan(call, m).has_value();
+}
+
 // The plan of the exchange where that is the way to go; nullopt for a gather.
 std::optional<ExchangePlan> chosen_exchange(const BagCall& call, int64_t m) {
   const auto way = EmbeddingScope::current().way;
@@ -150,6 +139,36 @@ std::optional<ExchangePlan> chosen_exchange(const BagCall& call, int64_t m) {
   }
   const auto costs = way_costs(call, *plan);
   return costs.exchange < costs.gather ? plan : std::nullopt;
+}
+
+BagQuery query_of(const BagCall& call, uint64_t offsets) {
+  BagQuery query;
+  query.mode = call.args.mode;
+  query.padding_idx = call.args.padding_idx;
+  query.way = EmbeddingScope::current().bag_way;
+  query.sparse = call.args.sparse;
+  query.offsets = offsets;
+  return query;
+}
+
+// Throws on every rank if plain offsets differ. Which collectives follow hangs
+// on their values, so that this must come first, by the message that a rank
+// with other offsets sends first: a handshake where it may come to an exchange,
+// otherwise an agreement.
+void compare_offsets(const BagCall& call, int64_t m, uint64_t offsets) {
+  const Spec& batch = *distributed_meta(call.indices).spec;
+  if (shakes_hands(call, m)) {
+    BagNotice notice;
+    notice.fingerprint = query_of(call, offsets).fingerprint();
+    const std::vector<BagNotices> notices(
+        batch.mesh.local_positions().size(),
+        BagNotices(batch.mesh.size(m), notice));
+    const CommCauseGuard cause(kBagCause);
+    swap_notices({batch.mesh, m}, notices, {}, "embedding_bag");
+    return;
+  }
+  const SameOnAllRanks same(offsets, kOffsetsDiffer);
+  run_agreed(batch.mesh, kBagCause, [] {});
 }
 
 // What each local rank looks up, or what is wrong with it. A rank whose input
@@ -190,19 +209,19 @@ Problem bags_by_rank(
   return problem;
 }
 
-at::Tensor exchange_bags(BagCall call, const ExchangePlan& plan) {
+at::Tensor exchange_bags(
+    BagCall call, const ExchangePlan& plan, uint64_t offsets) {
   const auto& batch = distributed_meta(call.indices).spec;
   lay_factors(call, batch->placements);
   check_current(call.indices);
   std::vector<RankBags> by_rank;
   const auto problem = bags_by_rank(call, plan, by_rank);
-  BagQuery query;
-  query.mode = call.args.mode;
-  query.padding_idx = call.args.padding_idx;
-  query.way = EmbeddingScope::current().bag_way;
-  query.sparse = call.args.sparse;
   const auto pooled = lookup_bags(
-      call.weight, plan.mesh_dim, std::move(by_rank), query, problem);
+      call.weight,
+      plan.mesh_dim,
+      std::move(by_rank),
+      query_of(call, offsets),
+      problem);
   const Sizes sizes{call.bags(), call.weight.size(1)};
   return from_shards(
       Spec::make(batch->mesh, plan.output, sizes, call.weight.scalar_type()),
@@ -217,17 +236,26 @@ at::Tensor pool_bags(BagCall call) {
   const Spec& batch = *distributed_meta(call.indices).spec;
   const int64_t m = cut_dim(batch);
   call.args.whole_bags = m >= 0 && cut_between_bags(call, m);
-  if (!call.args.whole_bags) {
-    return gather_bags(std::move(call), std::nullopt);
-  }
-  if (table.placements[m].is_replicate()) {
+  const uint64_t offsets = offsets_to_compare(call);
+  if (call.args.whole_bags && table.placements[m].is_replicate()) {
     lay_factors(call, batch.placements);
+    // The ranks agree on how it went: that no index is bad, and on this.
+    std::optional<SameOnAllRanks> same;
+    if (offsets != 0) {
+      same.emplace(offsets, kOffsetsDiffer);
+    }
     return pool_as_they_lie(call);
   }
-  if (const auto plan = chosen_exchange(call, m)) {
-    return exchange_bags(std::move(call), *plan);
+  const auto plan =
+      call.args.whole_bags ? chosen_exchange(call, m) : std::nullopt;
+  if (offsets != 0 && !(plan.has_value() && shakes_hands(call, m))) {
+    compare_offsets(call, m, offsets);
   }
-  return gather_bags(std::move(call), m);
+  if (plan.has_value()) {
+    return exchange_bags(std::move(call), *plan, offsets);
+  }
+  const auto deal_out = call.args.whole_bags ? std::optional(m) : std::nullopt;
+  return gather_bags(std::move(call), deal_out);
 }
 
 std::string explain_ways(const BagCall& call) {

@@ -36,8 +36,8 @@ at::Tensor replicated(const at::Tensor& tensor, const DeviceMesh& mesh) {
   return from_shards(std::move(spec), {tensor.contiguous()}, /*shared=*/true);
 }
 
-// Plain offsets are taken as equal on every rank: libtorch itself makes them
-// for inputs of two dimensions. Other plain tensors are refused as anywhere.
+// Plain offsets must be equal on every rank: libtorch itself makes them for
+// inputs of two dimensions. Other plain tensors are refused as anywhere.
 void check_plain(
     const at::Tensor& weight,
     const at::Tensor& indices,
@@ -110,7 +110,8 @@ BagCall checked_call(
        include_last_offset,
        padding_idx,
        /*whole_bags=*/false,
-       sparse}};
+       sparse},
+      !is_dtensor(offsets)};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> embedding_bag(

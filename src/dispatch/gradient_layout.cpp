@@ -49,11 +49,12 @@ at::Tensor recorded(
   return std::move(stack[0]).toTensor();
 }
 
-at::Tensor sum(c10::DispatchKeySet keys, const at::Tensor& self, Dtype dtype) {
+at::Tensor recorded_sum(
+    c10::DispatchKeySet keys, const at::Tensor& self, Dtype dtype) {
   return recorded<at::_ops::sum>(keys, self, dtype);
 }
 
-at::Tensor sum_dim(
+at::Tensor recorded_sum_dim(
     c10::DispatchKeySet keys,
     const at::Tensor& self,
     at::OptionalIntArrayRef dim,
@@ -62,11 +63,12 @@ at::Tensor sum_dim(
   return recorded<at::_ops::sum_dim_IntList>(keys, self, dim, keepdim, dtype);
 }
 
-at::Tensor mean(c10::DispatchKeySet keys, const at::Tensor& self, Dtype dtype) {
+at::Tensor recorded_mean(
+    c10::DispatchKeySet keys, const at::Tensor& self, Dtype dtype) {
   return recorded<at::_ops::mean>(keys, self, dtype);
 }
 
-at::Tensor mean_dim(
+at::Tensor recorded_mean_dim(
     c10::DispatchKeySet keys,
     const at::Tensor& self,
     at::OptionalIntArrayRef dim,
@@ -78,10 +80,10 @@ at::Tensor mean_dim(
 }  // namespace
 
 void register_gradient_layouts(torch::Library& aten_autograd) {
-  aten_autograd.impl("sum", TORCH_FN(sum));
-  aten_autograd.impl("sum.dim_IntList", TORCH_FN(sum_dim));
-  aten_autograd.impl("mean", TORCH_FN(mean));
-  aten_autograd.impl("mean.dim", TORCH_FN(mean_dim));
+  aten_autograd.impl("sum", TORCH_FN(recorded_sum));
+  aten_autograd.impl("sum.dim_IntList", TORCH_FN(recorded_sum_dim));
+  aten_autograd.impl("mean", TORCH_FN(recorded_mean));
+  aten_autograd.impl("mean.dim", TORCH_FN(recorded_mean_dim));
 }
 
 }  // namespace tessera::detail

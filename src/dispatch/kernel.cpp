@@ -71,8 +71,8 @@ CopiedAt copied_at(const OpPlan& plan, const c10::IValue& base) {
              : std::nullopt;
 }
 
-// Calls the op on shards. Where ranks have indices of their own, all learn of a
-// bad one.
+// Calls the op on shards. Where it may throw on some ranks and not on others,
+// all of them throw.
 template <typename Calls>
 void run_locally(const OpInfo& op, const OpPlan& plan, const Calls& calls) {
   if (plan.agrees) {

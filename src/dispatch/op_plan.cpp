@@ -1,9 +1,12 @@
 #include "dispatch/op_plan.h"
 
+#include <algorithm>
+
 #include "dispatch/agreement.h"
 #include "dispatch/infer.h"
 #include "plan/propagate.h"
 #include "tessera/language.h"
+#include "tessera/shard_math.h"
 
 namespace tessera::detail {
 
@@ -233,7 +236,7 @@ class Planner {
     if (!rule_.local_arguments.empty()) {
       plan_local_arguments(choice);
     }
-    plan_->agrees = has_own_indices(choice);
+    plan_->agrees = may_throw_on_one_rank(choice);
     return std::move(plan_);
   }
 
@@ -291,30 +294,75 @@ class Planner {
     }
   }
 
-  bool has_own_indices(const Choice& choice) const {
-    if (rule_.index_argument.empty()) {
+  // Whether the local op may refuse values on some ranks and not on others:
+  // they have values of their own, or nothing to do with those that all have.
+  bool may_throw_on_one_rank(const Choice& choice) const {
+    if (!checks_values()) {
       return false;
     }
-    const auto index =
-        call_->schema().argumentIndexWithName(rule_.index_argument);
+    // Ours check every value they are given.
+    const bool skips_some = !is_of("tessera");
     for (size_t i = 0; i < tensors_.slots.size(); ++i) {
-      if (static_cast<int>(tensors_.slots[i].argument) == index &&
-          plan_->inputs[i] != nullptr &&
-          differs_over_ranks(choice.inputs[i], plan_->mesh)) {
+      const auto& spec = plan_->inputs[i];
+      if (spec == nullptr) {
+        continue;
+      }
+      const auto& placements = choice.inputs[i];
+      if ((skips_some && some_shard_is_empty(*spec, placements)) ||
+          (is_checked(tensors_.slots[i].argument) &&
+           differs_over_ranks(placements, plan_->mesh))) {
         return true;
       }
     }
     return false;
   }
 
-  bool on_meta() const {
-    for (const auto& tensor : tensors_.tensors) {
-      if (is_dtensor(tensor)) {
-        return tensor.is_meta();
+  bool checks_values() const {
+    // ATen's kernels for other devices stop the device, and throw nothing.
+    if (rule_.checked_arguments.empty() ||
+        (is_of("aten") && device_type() != c10::DeviceType::CPU)) {
+      return false;
+    }
+    return !rule_.checks_integers_only ||
+           std::all_of(
+               plan_->inputs.begin(),
+               plan_->inputs.end(),
+               [](const SpecPtr& spec) {
+                 return spec == nullptr ||
+                        c10::isIntegralType(spec->dtype, /*includeBool=*/true);
+               });
+  }
+
+  bool is_of(std::string_view name) const {
+    return op_.handle.operator_name().getNamespace() == name;
+  }
+
+  bool is_checked(size_t argument) const {
+    const auto& name = call_->schema().arguments()[argument].name();
+    const auto& checked = rule_.checked_arguments;
+    return std::find(checked.begin(), checked.end(), name) != checked.end();
+  }
+
+  bool some_shard_is_empty(const Spec& spec, PlacementsRef placements) const {
+    for (int64_t d = 0; d < spec.dim(); ++d) {
+      if (evenness(spec.sizes[d], d, plan_->mesh, placements) ==
+          Evenness::Any) {
+        return true;
       }
     }
     return false;
   }
+
+  c10::DeviceType device_type() const {
+    for (const auto& tensor : tensors_.tensors) {
+      if (is_dtensor(tensor)) {
+        return tensor.device().type();
+      }
+    }
+    return c10::DeviceType::CPU;
+  }
+
+  bool on_meta() const { return device_type() == c10::DeviceType::Meta; }
 
   // A device argument (empty_like, to) makes real shards of meta ones; a result
   // that is no tensor has to be computed.

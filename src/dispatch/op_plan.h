@@ -47,7 +47,7 @@ struct OpPlan {
   // alone says what the results are like.
   bool without_data = false;
 
-  // Ranks have indices of their own, and the op may find fault with them.
+  // The local op may refuse values on some ranks and not on others.
   bool agrees = false;
 
   explicit OpPlan(const DeviceMesh& m) : mesh(m) {}

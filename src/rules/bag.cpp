@@ -142,7 +142,7 @@ void add_bag_rules(RuleTable& table) {
       "tessera::bag",
       {.rows = bag_rows,
        .local_arguments = part_arguments(kForward),
-       .index_argument = "indices"});
+       .checked_arguments = {"indices"}});
   table.add(
       "tessera::bag_backward",
       {.rows = bag_backward_rows,

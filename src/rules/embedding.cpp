@@ -105,7 +105,7 @@ void add_embedding_rules(RuleTable& table) {
       "tessera::lookup",
       {.rows = lookup_rows_of,
        .local_arguments = {first_row(0), table_rows(0)},
-       .index_argument = "indices"});
+       .checked_arguments = {"indices"}});
   table.add(
       "tessera::lookup_backward",
       {.rows = lookup_backward_rows,

@@ -178,24 +178,24 @@ void add_index_rules(RuleTable& table) {
       "aten::index_select",
       {.rows = index_select_rows,
        .output_sizes = index_select_sizes,
-       .index_argument = "index"});
+       .checked_arguments = {"index"}});
   table.add(
       {"aten::index_add", "aten::index_add_"},
-      {.rows = index_add_rows, .index_argument = "index"});
+      {.rows = index_add_rows, .checked_arguments = {"index"}});
   table.add(
       "tessera::gather_part",
       {.rows = gather_rows,
        .local_arguments = {first(0), size(0)},
-       .index_argument = "index"});
+       .checked_arguments = {"index"}});
   table.add(
       "tessera::gather_part_backward",
       {.rows = gather_backward_rows, .local_arguments = {first(2), size(2)}});
   table.add(
       {"aten::scatter", "aten::scatter_"},
-      {.rows = scatter_rows, .index_argument = "index"});
+      {.rows = scatter_rows, .checked_arguments = {"index"}});
   table.add(
       {"aten::scatter_add", "aten::scatter_add_"},
-      {.rows = scatter_add_rows, .index_argument = "index"});
+      {.rows = scatter_add_rows, .checked_arguments = {"index"}});
 }
 
 }  // namespace tessera::detail

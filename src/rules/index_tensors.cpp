@@ -183,10 +183,11 @@ Rows index_put_rows(const OpCall& call) {
 
 void add_index_tensor_rules(RuleTable& table) {
   table.add(
-      "aten::index.Tensor", {.rows = index_rows, .index_argument = "indices"});
+      "aten::index.Tensor",
+      {.rows = index_rows, .checked_arguments = {"indices"}});
   table.add(
       {"aten::index_put", "aten::index_put_"},
-      {.rows = index_put_rows, .index_argument = "indices"});
+      {.rows = index_put_rows, .checked_arguments = {"indices"}});
 }
 
 }  // namespace tessera::detail

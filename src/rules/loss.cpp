@@ -43,10 +43,12 @@ void add_loss_rules(RuleTable& table) {
       {"aten::mse_loss",
        "aten::smooth_l1_loss",
        "aten::huber_loss",
-       "aten::binary_cross_entropy",
        "aten::binary_cross_entropy_with_logits",
        "aten::soft_margin_loss"},
       loss_rule(loss_rows));
+  Rule of_probabilities = loss_rule(loss_rows);
+  of_probabilities.checked_arguments = {"self", "target"};
+  table.add("aten::binary_cross_entropy", of_probabilities);
   table.add(
       {"aten::mse_loss_backward",
        "aten::smooth_l1_loss_backward",

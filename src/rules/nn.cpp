@@ -133,7 +133,9 @@ void add_nn_rules(RuleTable& table) {
       "aten::native_layer_norm_backward",
       rule_of(layer_norm_backward_rows, layer_norm_backward_sizes));
   add_loss_rules(table);
-  table.add("aten::nll_loss_forward", rule_of(nll_loss_rows));
+  Rule nll_loss = rule_of(nll_loss_rows);
+  nll_loss.checked_arguments = {"target"};
+  table.add("aten::nll_loss_forward", nll_loss);
   table.add("aten::nll_loss_backward", rule_of(nll_loss_backward_rows));
 }
 

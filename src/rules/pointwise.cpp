@@ -99,8 +99,6 @@ void add_pointwise_rules(RuleTable& table) {
           "aten::eq_",
           "aten::fill",
           "aten::fill_.Scalar",
-          "aten::floor_divide",
-          "aten::floor_divide_",
           "aten::gcd_",
           "aten::ge_",
           "aten::gelu",
@@ -132,7 +130,6 @@ void add_pointwise_rules(RuleTable& table) {
           "aten::ne_",
           "aten::polar",
           "aten::relu",
-          "aten::remainder",
           "aten::rrelu_with_noise_backward",
           "aten::rsub",
           "aten::selu_",
@@ -144,6 +141,27 @@ void add_pointwise_rules(RuleTable& table) {
           "aten::xlogy_",
       },
       pointwise_rule());
+
+  // Integers are not divided by zero.
+  Rule division = pointwise_rule();
+  division.checked_arguments = {"other"};
+  division.checks_integers_only = true;
+  table.add(
+      {
+          "aten::div.Scalar_mode",
+          "aten::div.Scalar_mode_out",
+          "aten::div.Tensor_mode",
+          "aten::div.out_mode",
+          "aten::div_.Scalar_mode",
+          "aten::div_.Tensor_mode",
+          "aten::floor_divide",
+          "aten::floor_divide_",
+          "aten::fmod",
+          "aten::fmod_",
+          "aten::remainder",
+          "aten::remainder_",
+      },
+      division);
   add_linear_rules(table);
 }
 

@@ -12,7 +12,7 @@
 
 namespace ts = tessera;
 
-namespace {
+namespace max_of_nan_test {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -122,4 +122,4 @@ TEST(MaxOfNaN, StaysInReductions) {
   });
 }
 
-}  // namespace
+}  // namespace max_of_nan_test

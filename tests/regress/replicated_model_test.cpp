@@ -15,7 +15,7 @@
 
 namespace ts = tessera;
 
-namespace {
+namespace replicated_model_test {
 
 torch::nn::Sequential mlp(int64_t hidden) {
   torch::manual_seed(5);
@@ -126,4 +126,4 @@ TEST(ReplicatedModel, SecondDerivative) {
   });
 }
 
-}  // namespace
+}  // namespace replicated_model_test
