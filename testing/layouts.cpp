@@ -213,7 +213,8 @@ DTensor laid_out(
   const auto shards = shards_of(value, mesh, placements, seed);
   std::vector<at::Tensor> here;
   for (const int64_t position : mesh.local_positions()) {
-    here.push_back(shards[position]);
+    // As the strides below say.
+    here.push_back(shards[position].contiguous());
   }
   if (here.empty()) {
     here.push_back(value);  // outside the mesh, where it only shows its kind

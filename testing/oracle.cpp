@@ -1,9 +1,13 @@
 #include "testing/oracle.h"
 
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <exception>
+#include <numeric>
+#include <optional>
+#include <set>
 
 #include "dispatch/tensor.h"
 #include "testing/rejoin.h"
@@ -108,6 +112,60 @@ void run_backward(
       /*allow_unused=*/true);
 }
 
+std::vector<int64_t> reversed_dims(const at::Tensor& tensor) {
+  std::vector<int64_t> order(tensor.dim());
+  std::iota(order.rbegin(), order.rend(), 0);
+  return order;
+}
+
+// A tensor whose last dimension is outermost in memory. Its placements name the
+// dimensions that it has, not those in memory.
+at::Tensor laid_out_transposed(
+    const at::Tensor& value,
+    const DeviceMesh& mesh,
+    PlacementsRef placements,
+    uint64_t seed) {
+  const auto order = reversed_dims(value);
+  Placements in_memory(placements.begin(), placements.end());
+  for (auto& placement : in_memory) {
+    if (placement.is_shard()) {
+      placement = Shard(value.dim() - 1 - placement.dim());
+    }
+  }
+  const auto reversed = value.permute(order).contiguous();
+  return laid_out(reversed, mesh, in_memory, seed).permute(order);
+}
+
+// Whether it is said of the op's results that they are inference tensors just
+// where plain ones are. view.dtype of a plain tensor makes an inference tensor
+// of any; contiguous is itself where shards are contiguous; and some return
+// views that the schema calls new tensors, which new ones may then be.
+bool has_kind(const std::string& op) {
+  static const std::set<std::string> others = {
+      "aten::_unsafe_view",
+      "aten::contiguous",
+      "aten::unsafe_split.Tensor",
+      "aten::unsafe_split_with_sizes",
+      "aten::view.dtype",
+  };
+  return others.count(op) == 0;
+}
+
+// Whether results are inference tensors just where plain ones are.
+std::string compare_kinds(
+    const std::vector<at::Tensor>& actual,
+    const std::vector<at::Tensor>& expected) {
+  for (size_t i = 0; i < actual.size(); ++i) {
+    if (actual[i].defined() &&
+        actual[i].is_inference() != expected[i].is_inference()) {
+      return "result " + std::to_string(i) +
+             (actual[i].is_inference() ? " is" : " is not") +
+             " an inference tensor, unlike the plain one";
+    }
+  }
+  return "";
+}
+
 // How a distributed result differs from the plain one.
 std::string compare_tensor(
     const at::Tensor& actual,
@@ -126,7 +184,7 @@ std::string compare_tensor(
   }
   const auto& meta = detail::distributed_meta(actual);
   try {
-    detail::check_shards(*meta.spec, meta.shards);
+    detail::check_shards(*meta.spec, meta.unchecked_shards());
   } catch (const c10::Error& error) {
     return error.what_without_backtrace();
   }
@@ -279,27 +337,96 @@ std::string Oracle::compare(
   return text;
 }
 
+Oracle::Arranged Oracle::arrange(
+    const DeviceMesh& mesh,
+    const std::vector<Placements>& layouts,
+    bool transposed) const {
+  Arranged arranged;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const uint64_t seed = seed_ + 13 * i;
+    arranged.push_back(
+        transposed ? laid_out_transposed(tensors_[i], mesh, layouts[i], seed)
+                   : laid_out(tensors_[i], mesh, layouts[i], seed));
+  }
+  return arranged;
+}
+
+std::string Oracle::failure_of(
+    const Arranged& tensors, const DeviceMesh& mesh) const {
+  auto failure = compare(evaluate(tensors, &mesh, false), mesh);
+  if (!failure.empty() || !differentiable_) {
+    return failure;
+  }
+  const auto actual = evaluate(tensors, &mesh, true);
+  failure = compare(actual, mesh);
+  return failure.empty() ? compare_all(
+                               "gradient",
+                               actual.gradients,
+                               expected_.gradients,
+                               mesh,
+                               precision_)
+                         : failure;
+}
+
+bool Oracle::refused_transposed() const {
+  Arranged tensors;
+  for (const auto& tensor : tensors_) {
+    const auto order = reversed_dims(tensor);
+    tensors.push_back(tensor.permute(order).contiguous().permute(order));
+  }
+  try {
+    evaluate(tensors, nullptr, false);
+  } catch (const c10::Error&) {
+    return true;
+  }
+  return false;
+}
+
+std::string Oracle::failure_in_inference_mode(
+    const DeviceMesh& mesh,
+    const std::vector<Placements>& layouts,
+    bool inside) const {
+  std::optional<c10::InferenceMode> mode;
+  if (inside) {
+    mode.emplace();
+  }
+  const auto arranged = arrange(mesh, layouts, /*transposed=*/false);
+  Arranged plain;
+  for (const auto& tensor : tensors_) {
+    plain.push_back(tensor.clone());
+  }
+  if (!inside) {
+    mode.emplace();
+  }
+  const auto expected = evaluate(plain, nullptr, false);
+  const auto actual = evaluate(arranged, &mesh, false);
+  const auto failure = compare(actual, mesh);
+  return failure.empty() && has_kind(sample_.op)
+             ? compare_kinds(actual.results, expected.results)
+             : failure;
+}
+
 Oracle::Verdict Oracle::check(
-    const DeviceMesh& mesh, const std::vector<Placements>& layouts) const {
+    const DeviceMesh& mesh,
+    const std::vector<Placements>& layouts,
+    Circumstances circumstances) const {
   Verdict verdict;
   try {
-    Arranged arranged;
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      arranged.push_back(
-          laid_out(tensors_[i], mesh, layouts[i], seed_ + 13 * i));
-    }
-    verdict.failure = compare(evaluate(arranged, &mesh, false), mesh);
-    if (verdict.failure.empty() && differentiable_) {
-      const auto actual = evaluate(arranged, &mesh, true);
-      verdict.failure = compare(actual, mesh);
-      if (verdict.failure.empty()) {
-        verdict.failure = compare_all(
-            "gradient",
-            actual.gradients,
-            expected_.gradients,
-            mesh,
-            precision_);
-      }
+    switch (circumstances) {
+      case Circumstances::Usual:
+        verdict.failure = failure_of(arrange(mesh, layouts, false), mesh);
+        break;
+      case Circumstances::Transposed:
+        verdict.refused = refused_transposed();
+        if (!verdict.refused) {
+          verdict.failure = failure_of(arrange(mesh, layouts, true), mesh);
+        }
+        break;
+      case Circumstances::Inference:
+      case Circumstances::InferenceInside:
+        verdict.failure = failure_in_inference_mode(
+            mesh, layouts, circumstances == Circumstances::InferenceInside);
+        break;
     }
   } catch (const c10::NotImplementedError& error) {
     const std::string message = error.what_without_backtrace();

@@ -11,6 +11,14 @@
 
 namespace tessera::testing {
 
+// How a sample's tensors are made and where it is called.
+enum class Circumstances : uint8_t {
+  Usual,
+  Transposed,  // tensors are permuted views: their last dimension is outermost
+  Inference,   // in inference mode, on tensors made outside
+  InferenceInside,  // in inference mode, on tensors made there
+};
+
 // What one call gave: its results, what it wrote, and the gradients of its
 // floating-point arguments for gradients of the results that the seed draws.
 struct Evaluation {
@@ -35,14 +43,27 @@ class Oracle {
     std::string failure;   // empty if all is well
   };
   // Runs the sample on the mesh, each of tensors() in its layout, and compares.
-  // Communicates.
+  // In inference mode forward only. Communicates.
   Verdict check(
-      const DeviceMesh& mesh, const std::vector<Placements>& layouts) const;
+      const DeviceMesh& mesh,
+      const std::vector<Placements>& layouts,
+      Circumstances circumstances = Circumstances::Usual) const;
 
  private:
   using Arranged = std::vector<at::Tensor>;
   Evaluation evaluate(
       const Arranged& tensors, const DeviceMesh* mesh, bool backward) const;
+  Arranged arrange(
+      const DeviceMesh& mesh,
+      const std::vector<Placements>& layouts,
+      bool transposed) const;
+  std::string failure_of(const Arranged& tensors, const DeviceMesh& mesh) const;
+  // Whether one device refuses the sample on tensors that are permuted views.
+  bool refused_transposed() const;
+  std::string failure_in_inference_mode(
+      const DeviceMesh& mesh,
+      const std::vector<Placements>& layouts,
+      bool inside) const;
   std::string compare(const Evaluation& actual, const DeviceMesh& mesh) const;
   bool may_refuse(const std::vector<Placements>& layouts) const;
 

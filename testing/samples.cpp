@@ -317,6 +317,7 @@ const std::vector<Sample>& all_samples() {
     add_binary_samples(*all);
     add_ternary_samples(*all);
     add_matrix_samples(*all);
+    add_composite_samples(*all);
     add_reduction_samples(*all);
     add_view_samples(*all);
     add_join_samples(*all);

@@ -127,6 +127,7 @@ void add_unary_samples(Samples& samples);
 void add_binary_samples(Samples& samples);
 void add_ternary_samples(Samples& samples);
 void add_matrix_samples(Samples& samples);
+void add_composite_samples(Samples& samples);
 void add_reduction_samples(Samples& samples);
 void add_view_samples(Samples& samples);
 void add_join_samples(Samples& samples);

@@ -3,6 +3,39 @@
 
 namespace tessera::testing {
 
+namespace {
+
+// What is added may be smaller than the product: a row, a column, one number,
+// with and without dimensions of size 1.
+void add_broadcast_biases(Samples& samples) {
+  const auto add = [&](const char* op,
+                       const std::vector<Sizes>& biases,
+                       const TensorRecipe& left,
+                       const TensorRecipe& right) {
+    for (const auto& bias : biases) {
+      std::string shape;
+      for (const int64_t size : bias) {
+        shape += (shape.empty() ? "" : "x") + std::to_string(size);
+      }
+      samples.push_back(
+          {op,
+           {t(bias), left, right, 0.5, 2.0},
+           "adds " + (shape.empty() ? "a number" : shape)});
+    }
+  };
+  const std::vector<Sizes> vectors{{}, {1}};
+  const std::vector<Sizes> matrices{{}, {1}, {3}, {1, 3}, {5, 1}, {1, 1}};
+  add("aten::addmv", vectors, t({5, 6}), t({6}));
+  add("aten::addmm", matrices, t({5, 6}), t({6, 3}));
+  add("aten::addr", matrices, t({5}), t({3}));
+  add("aten::addbmm", matrices, t({2, 5, 6}), t({2, 6, 3}));
+  std::vector<Sizes> batches = matrices;
+  batches.insert(batches.end(), {{5, 3}, {1, 5, 3}, {2, 1, 3}, {2, 1, 1}});
+  add("aten::baddbmm", batches, t({2, 5, 6}), t({2, 6, 3}));
+}
+
+}  // namespace
+
 void add_matrix_samples(Samples& samples) {
   add_with_variants(samples, {"aten::mm", {t({5, 6}), t({6, 3})}});
   samples.push_back({"aten::mm", {t({4, 8}), t({8, 12})}, "even"});
@@ -47,7 +80,10 @@ void add_matrix_samples(Samples& samples) {
       samples, {"aten::baddbmm", {t({3, 4, 2}), t({3, 4, 5}), t({3, 5, 2})}});
   samples.push_back(
       {"aten::baddbmm", {t({4, 2}), t({3, 4, 5}), t({3, 5, 2})}, "broadcast"});
-  samples.push_back({"aten::addbmm", {t({4, 2}), t({3, 4, 5}), t({3, 5, 2})}});
+  add_with_variants(
+      samples, {"aten::addbmm", {t({4, 2}), t({3, 4, 5}), t({3, 5, 2})}});
+  add_with_variants(samples, {"aten::addr", {t({5, 3}), t({5}), t({3})}});
+  add_broadcast_biases(samples);
 
   samples.push_back({"aten::matmul", {t({2, 3, 4}), t({4, 5})}, "3-d by 2-d"});
   samples.push_back(

@@ -47,8 +47,12 @@ def _text(tensor: torch.Tensor) -> str:
     elif tensor.requires_grad:
         lines[0] += ", requires_grad=True"
     lines[0] += ")"
-    with torch.no_grad():
-        local = tensor.shards()
+    try:
+        with torch.no_grad():
+            local = tensor.shards()
+    except RuntimeError as error:
+        # A copied view that is out of date: printing must not raise.
+        return f"{lines[0]}\n{error}"
     for rank, shard in zip(mesh.local_ranks, local):
         lines.append(f"rank {rank}: {shard}")
     return "\n".join(lines)

@@ -210,6 +210,7 @@ void distribute_(
     return;
   }
   check_leaf(tensor);
+  const detail::MadeLike mode(tensor);
   detail::become(tensor, distribute_value(tensor, mesh, placements, options));
   if (tensor.requires_grad()) {
     keep_grad_like(tensor);

@@ -72,18 +72,17 @@ std::vector<at::Tensor> DTensor::shards(
 }
 
 at::Tensor DTensor::to_local() const {
-  const auto& meta = distributed_meta(*this);
   // Before anything else what most calls are: one shard, nothing to
-  // differentiate, no copied view that could be out of date.
-  if (meta.shards.size() == 1 && !meta.copied_at.has_value() &&
+  // differentiate.
+  if (distributed_meta(*this).shard_count() == 1 &&
       !(requires_grad() && at::GradMode::is_enabled())) {
-    return meta.shards[0];
+    return detail::handed_out_shard(*this);
   }
   return to_local(std::nullopt);
 }
 
 at::Tensor DTensor::to_local(std::optional<Placements> grad_placements) const {
-  const auto count = distributed_meta(*this).shards.size();
+  const auto count = distributed_meta(*this).shard_count();
   if (count == 0) {
     return empty_like_shard(*this);
   }
@@ -107,15 +106,15 @@ at::Tensor DTensor::shard(int64_t rank) const {
       rank,
       position < 0 ? " is not in " : " does not live in this process: ",
       mesh().str());
-  detail::check_current(*this);
-  return distributed_meta(*this).shards[found - positions.begin()].detach();
+  return detail::shard_alias(
+      detail::current_shards(*this)[found - positions.begin()], *this);
 }
 
 at::Tensor DTensor::full_tensor(
     std::optional<Placements> grad_placements) const {
   const Placements replicated(mesh().ndim(), Replicate());
   const auto whole = redistribute(replicated);
-  if (distributed_meta(whole).shards.empty()) {
+  if (distributed_meta(whole).shard_count() == 0) {
     return empty_like_shard(*this);
   }
   // Replicas are equal: any will do. Of a sparse gradient the result is dense
@@ -161,7 +160,11 @@ DTensor DTensor::redistribute(
 std::ostream& operator<<(std::ostream& out, const DTensor& tensor) {
   const auto& spec = *tensor.spec();
   out << "DTensor(" << spec.str() << ")";
-  const auto& shards = distributed_meta(tensor).shards;
+  if (!detail::is_current(tensor)) {
+    return out
+           << "\nout of date: what it is a copied view of was written since";
+  }
+  const auto& shards = detail::current_shards(tensor);
   for (size_t i = 0; i < shards.size(); ++i) {
     const int64_t position = spec.mesh.local_positions()[i];
     out << "\nrank " << spec.mesh.all_ranks()[position] << ":\n" << shards[i];

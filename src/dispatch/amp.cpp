@@ -26,7 +26,7 @@ at::Tensor as_plain(const at::Tensor& number) {
   }
   const auto& mesh = distributed_meta(number).spec->mesh;
   const auto whole = redistribute(number, Placements(mesh.ndim(), Replicate()));
-  const auto& shards = distributed_meta(whole).shards;
+  const auto& shards = current_shards(whole);
   TORCH_CHECK(
       !shards.empty(), "[GradScaler] this rank is outside ", mesh.str());
   return shards[0];
@@ -63,21 +63,21 @@ Flags& flags_of(
 // Unscales the shards of a gradient. Terms of a pending sum may be finite where
 // the sum is not: the sum is looked at.
 void unscale(const at::Tensor& grad, Shards& found, const at::Tensor& scale) {
-  check_writable(grad, kOp);
+  begin_write(grad, kOp);
   const auto& meta = distributed_meta(grad);
   if (!is_pending(grad)) {
-    for (size_t i = 0; i < meta.shards.size(); ++i) {
+    for (size_t i = 0; i < current_shards(grad).size(); ++i) {
       at::_amp_foreach_non_finite_check_and_unscale_(
-          meta.shards[i], found[i], scale);
+          current_shards(grad)[i], found[i], scale);
     }
     return;
   }
   const Placements replicated(meta.spec->mesh.ndim(), Replicate());
   const auto whole = redistribute(grad, replicated);
-  for (size_t i = 0; i < meta.shards.size(); ++i) {
-    auto copy = distributed_meta(whole).shards[i].clone();
+  for (size_t i = 0; i < current_shards(grad).size(); ++i) {
+    auto copy = current_shards(whole)[i].clone();
     at::_amp_foreach_non_finite_check_and_unscale_(copy, found[i], scale);
-    auto shard = meta.shards[i];
+    auto shard = current_shards(grad)[i];
     shard.mul_(scale);
   }
 }

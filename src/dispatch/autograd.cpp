@@ -34,15 +34,17 @@ bool records(at::TensorList tensors) {
 at::Tensor move_to(const at::Tensor& tensor, PlacementsRef to, Slices slices) {
   const auto& meta = distributed_meta(tensor);
   const auto plan = cached_redistribution(*meta.spec, to);
-  auto target =
-      Spec::make(meta.spec->mesh, to, meta.spec->sizes, meta.spec->dtype);
-  if (plan->steps.empty()) {
-    // Another name for the same data (a mesh dimension of one rank).
-    target = meta.spec->with(to);
-  }
+  const auto strides = strides_after(
+      meta.spec->mesh, meta.spec->sizes, meta.spec->strides, *plan, slices);
   return make_distributed(
-      std::move(target),
-      run_steps(meta.spec->mesh, meta.spec->sizes, *plan, meta.shards, slices));
+      Spec::make(
+          meta.spec->mesh, to, meta.spec->sizes, strides, meta.spec->dtype),
+      run_steps(
+          meta.spec->mesh,
+          meta.spec->sizes,
+          *plan,
+          current_shards(tensor),
+          slices));
 }
 
 // Positions whose gradient counts for a tensor that all ranks share: the first
@@ -57,22 +59,47 @@ bool counts_for_shared(const Spec& spec, int64_t position) {
   return true;
 }
 
+// The caller's memory, with sizes, strides and autograd state of its own: what
+// the caller does to the tensor itself must not change a shard.
+at::Tensor taken_shard(const at::Tensor& local) {
+  auto* impl = local.unsafeGetTensorImpl();
+  return at::Tensor(impl->shallow_copy_and_detach(
+      impl->version_counter(), /*allow_tensor_metadata_change=*/true));
+}
+
 // The shards of one tensor for all ranks, or of a tensor a rank. In a simulated
 // world no two of them may share memory: what is written into one rank's shard
 // would be seen, and written again, by another. The first keeps the caller's.
 Shards separate_shards(const Spec& spec, at::TensorList locals, bool shared) {
-  Shards shards(locals.begin(), locals.end());
-  if (shared) {
-    shards.resize(spec.mesh.local_positions().size(), locals[0]);
+  const size_t count =
+      shared ? spec.mesh.local_positions().size() : locals.size();
+  Shards shards;
+  if (count == 1) {
+    shards.push_back(taken_shard(locals[0]));
+    return shards;
   }
   std::unordered_set<const c10::StorageImpl*> seen;
-  for (size_t i = 0; i < shards.size() && shards.size() > 1; ++i) {
-    if (shards[i].has_storage() &&
-        !seen.insert(shards[i].storage().unsafeGetStorageImpl()).second) {
-      shards[i] = shards[i].detach().clone();
+  for (size_t i = 0; i < count; ++i) {
+    const auto& local = locals[shared ? 0 : i];
+    shards.push_back(taken_shard(local));
+    if (local.has_storage() &&
+        !seen.insert(local.storage().unsafeGetStorageImpl()).second) {
+      shards[i] = shards[i].clone();
     }
   }
   return shards;
+}
+
+// A write into the caller's tensor is one into the distributed tensor, which
+// shares its memory. There is one count a tensor: of several shards none is it.
+void count_writes_of(at::TensorList locals, const at::Tensor& tensor) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  if (locals.size() == 1 && !impl->is_inference()) {
+    const auto& version = locals[0].unsafeGetTensorImpl()->version_counter();
+    if (version.enabled()) {
+      impl->set_version_counter(version);
+    }
+  }
 }
 
 // What happened at the boundary, for the way back. These are nodes of the graph
@@ -162,10 +189,10 @@ class ToShards final : public BoundaryNode {
         grads[i] = at::zeros(
             local_shape(spec_->sizes, mesh, grad_, mesh.local_positions()[i]),
             at::TensorOptions(input_metadata(i).options()));
-      } else if (!grads[i].is_non_overlapping_and_dense()) {
-        // An expanded gradient: the layout promises memory of its own.
-        grads[i] = grads[i].contiguous();
       }
+      // An expanded gradient, or a transposed one: the layout promises memory
+      // of its own, in its order.
+      grads[i] = with_strides_of(*spec_, std::move(grads[i]));
     }
     return {from_shards(spec_->with(grad_), grads, false)};
   }
@@ -184,10 +211,9 @@ class ToWhole final : public BoundaryNode {
       return {at::Tensor()};
     }
     variable_list shards;
+    const auto grad = with_strides_of(*spec_, std::move(grads[0]));
     for (size_t i = 0; i < spec_->mesh.local_positions().size(); ++i) {
-      shards.push_back(
-          i == 0 ? grads[0].contiguous()
-                 : grads[0].clone(at::MemoryFormat::Contiguous));
+      shards.push_back(i == 0 ? grad : grad.clone());
     }
     return {from_shards(spec_->with(grad_), shards, false)};
   }
@@ -237,32 +263,26 @@ Placements grad_placements_of(PlacementsRef placements) {
 }
 
 at::Tensor from_shards(SpecPtr spec, at::TensorList shards, bool shared) {
-  auto parts = separate_shards(*spec, shards, shared);
-  if (!records(shards)) {
-    return make_distributed(std::move(spec), std::move(parts));
+  auto tensor = make_distributed(spec, separate_shards(*spec, shards, shared));
+  count_writes_of(shards, tensor);
+  if (records(shards)) {
+    record(make_node<FromShards>(spec, shared), shards, tensor);
   }
-  for (auto& part : parts) {
-    part = part.detach();
-  }
-  auto tensor = make_distributed(spec, std::move(parts));
-  record(make_node<FromShards>(spec, shared), shards, tensor);
   return tensor;
 }
 
 std::vector<at::Tensor> to_shards(
     const at::Tensor& tensor, PlacementsRef grad_placements) {
-  check_current(tensor);
-  const auto& meta = distributed_meta(tensor);
-  if (!records(tensor)) {
-    return {meta.shards.begin(), meta.shards.end()};
-  }
   std::vector<at::Tensor> locals;
-  for (const auto& shard : meta.shards) {
-    locals.push_back(shard.detach());
+  for (const auto& shard : current_shards(tensor)) {
+    locals.push_back(shard_alias(shard, tensor));
+  }
+  if (!records(tensor)) {
+    return locals;
   }
   record(
       make_node<ToShards>(
-          meta.spec,
+          distributed_meta(tensor).spec,
           Placements(grad_placements.begin(), grad_placements.end())),
       tensor,
       locals);
@@ -271,15 +291,13 @@ std::vector<at::Tensor> to_shards(
 
 at::Tensor to_whole(
     const at::Tensor& replicated, PlacementsRef grad_placements) {
-  check_current(replicated);
-  const auto& meta = distributed_meta(replicated);
+  auto whole = shard_alias(current_shards(replicated)[0], replicated);
   if (!records(replicated)) {
-    return meta.shards[0];
+    return whole;
   }
-  auto whole = meta.shards[0].detach();
   record(
       make_node<ToWhole>(
-          meta.spec,
+          distributed_meta(replicated).spec,
           Placements(grad_placements.begin(), grad_placements.end())),
       replicated,
       whole);
@@ -302,10 +320,9 @@ at::Tensor redistribute(
 }
 
 at::Tensor with_grad_in_layout(const at::Tensor& tensor) {
-  check_current(tensor);
-  const auto& meta = distributed_meta(tensor);
-  auto same = make_distributed(meta.spec, meta.shards);
-  record(make_node<Redistribute>(meta.spec), tensor, same);
+  const auto& spec = distributed_meta(tensor).spec;
+  auto same = make_distributed(spec, current_shards(tensor));
+  record(make_node<Redistribute>(spec), tensor, same);
   return same;
 }
 

@@ -50,7 +50,7 @@ class BagColumns final : public BagVisit {
       gather();
     }
     renorm(weight);
-    const auto& shards = distributed_meta(weight).shards;
+    const auto& shards = current_shards(weight);
     Shards pooled;
     for (size_t i = 0; i < shards.size(); ++i) {
       if (query_.mode == BagMode::kMax) {
@@ -77,7 +77,7 @@ class BagColumns final : public BagVisit {
     Gradients result;
     result.weights.resize(bags_.size());
     if (factors_need_grad_) {
-      factor_gradients(own, distributed_meta(weight).shards, result);
+      factor_gradients(own, current_shards(weight), result);
     }
     for (size_t i = 0; table_needs_grad && i < own.size(); ++i) {
       BagGradient bags{own[i], whole(), all_[i], query_.mode};
@@ -86,8 +86,7 @@ class BagColumns final : public BagVisit {
         bags.winners = winners_[i];
       }
       if (query_.step.has_value()) {
-        embedding_bag_step_(
-            distributed_meta(weight).shards[i], bags, *query_.step);
+        embedding_bag_step_(current_shards(weight)[i], bags, *query_.step);
       } else {
         const auto backward = query_.sparse ? embedding_bag_sparse_backward
                                             : embedding_bag_dense_backward;

@@ -39,7 +39,7 @@ class BagExchange final : public BagVisit {
   }
 
   std::vector<at::Tensor> pool(const at::Tensor& weight) override {
-    const auto& shards = distributed_meta(weight).shards;
+    const auto& shards = current_shards(weight);
     fill_factors();
     if (terms_.pooled) {
       ask_for_bags();
@@ -47,6 +47,7 @@ class BagExchange final : public BagVisit {
       ask_for_rows();
     }
     if (query_.max_norm.has_value()) {
+      begin_write(weight, query_.caller);
       for (size_t i = 0; i < shards.size(); ++i) {
         renorm_part(trades_[i], shards[i], query_, terms_.padding);
       }
@@ -76,16 +77,12 @@ class BagExchange final : public BagVisit {
     Gradients result;
     result.weights.resize(trades_.size());
     if (factors_need_grad_) {
-      factor_gradients(grads, given, distributed_meta(weight).shards, result);
+      factor_gradients(grads, given, current_shards(weight), result);
     }
     for (size_t i = 0; table_needs_grad && i < trades_.size(); ++i) {
       if (query_.step.has_value()) {
         step_part(
-            trades_[i],
-            distributed_meta(weight).shards[i],
-            sums[i],
-            given[i],
-            query_);
+            trades_[i], current_shards(weight)[i], sums[i], given[i], query_);
       } else {
         result.table.push_back(
             grad_of_part(trades_[i], sums[i], given[i], query_)

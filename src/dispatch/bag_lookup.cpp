@@ -89,6 +89,9 @@ class LookupBags : public torch::autograd::Function<LookupBags> {
     if (visit.query().step.has_value()) {
       table = ctx->saved_data["table"].toTensor();
     }
+    if (visit.query().step.has_value() && ctx->needs_input_grad(0)) {
+      begin_write(table, visit.query().caller);
+    }
     auto result = visit.differentiate(local, table, ctx->needs_input_grad(0));
     if (visit.query().step.has_value() && ctx->needs_input_grad(0)) {
       table.unsafeGetTensorImpl()->bump_version();

@@ -82,9 +82,9 @@ Bags max_over_rows(
   const auto find_maxima = [&] {
     for (size_t i = 0; i < table.mesh.local_positions().size(); ++i) {
       auto part = plain_bag(
-          distributed_meta(weight).shards[i],
-          distributed_meta(indices).shards[i],
-          distributed_meta(offsets).shards[i],
+          current_shards(weight)[i],
+          current_shards(indices)[i],
+          current_shards(offsets)[i],
           std::nullopt,
           args,
           bags_at(table, batch, bags, table.mesh.local_positions()[i]),

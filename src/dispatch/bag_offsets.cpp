@@ -10,7 +10,7 @@ namespace {
 
 // The offsets as int64 on the CPU; undefined where there are no data here.
 at::Tensor readable_offsets(const BagCall& call) {
-  const auto& shards = distributed_meta(call.offsets).shards;
+  const auto& shards = current_shards(call.offsets);
   return shards.empty() || shards[0].is_meta()
              ? at::Tensor()
              : shards[0].to(c10::kCPU, at::kLong).contiguous();

@@ -179,7 +179,9 @@ Problem bags_by_rank(
     std::vector<RankBags>& by_rank) {
   const auto& table = distributed_meta(call.weight);
   const auto& batch = distributed_meta(call.indices);
-  const auto& offsets = distributed_meta(call.offsets).shards;
+  const auto& offsets = current_shards(call.offsets);
+  const auto& tables = current_shards(call.weight);
+  const auto& indices = current_shards(call.indices);
   const auto& positions = table.spec->mesh.local_positions();
   std::vector<at::Tensor> factors;
   if (call.per_sample_weights.has_value()) {
@@ -187,17 +189,17 @@ Problem bags_by_rank(
   }
   Problem problem;
   for (size_t i = 0; i < positions.size(); ++i) {
-    auto bags = no_bags(table.shards[i].device());
+    auto bags = no_bags(tables[i].device());
     if (problem.text.empty()) {
       problem = problem_of([&] {
         const auto input = local_bags(
-            batch.shards[i],
+            indices[i],
             offsets[i],
             factors.empty() ? std::nullopt : std::optional(factors[i]),
             call.args,
             bags_at(*table.spec, *batch.spec, call.bags(), positions[i]));
         auto bounds = checked_bag_bounds(
-            table.shards[i], table.spec->sizes[0], input, call.args.mode);
+            tables[i], table.spec->sizes[0], input, call.args.mode);
         bags = {
             input.indices.contiguous(),
             std::move(bounds),

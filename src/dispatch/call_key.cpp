@@ -55,7 +55,7 @@ void CallKey::add_tensor(const at::Tensor& tensor) {
   if (!tensor.defined()) {
     add(kNone);
   } else if (is_dtensor(tensor)) {
-    if (distributed_meta(tensor).copied_at.has_value()) {
+    if (distributed_meta(tensor).is_copied_view()) {
       check_current(tensor);
     }
     add((tensor.is_meta() ? kMetaTensor : kTensor) |

@@ -21,6 +21,9 @@ Shards shards_like(
   if (!tensor.defined() || !is_dtensor(tensor)) {
     return {};
   }
+  if (keeps_writes) {
+    begin_write(tensor, op);
+  }
   const Spec& wanted = *distributed_meta(parameter).spec;
   const Spec& given = *distributed_meta(tensor).spec;
   const bool alike =
@@ -36,7 +39,7 @@ Shards shards_like(
       ", and the step writes into it: redistribute it to the parameter's "
       "layout first");
   const auto moved = alike ? tensor : redistribute(tensor, wanted.placements);
-  return distributed_meta(moved).shards;
+  return current_shards(moved);
 }
 
 // What one argument is for one parameter, and for one of its shards.
@@ -68,7 +71,7 @@ StepArgument argument_of(
     const auto& mesh = distributed_meta(number).spec->mesh;
     const auto whole =
         redistribute(number, Placements(mesh.ndim(), Replicate()));
-    return {value, distributed_meta(whole).shards};
+    return {value, current_shards(whole)};
   }
   if (!value.isTensorList() || value.toTensorVector().empty()) {
     return {value, {}};
@@ -94,7 +97,7 @@ void fused_step(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     const auto& parameter = parameters[i];
     const bool distributed = is_dtensor(parameter);
     if (distributed) {
-      check_writable(parameter, name);
+      begin_write(parameter, name);
     }
     std::vector<StepArgument> step;
     for (size_t a = 0; a < count; ++a) {
@@ -107,7 +110,7 @@ void fused_step(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
           argument_of(args[a], i, parameter, keeps_writes, name.c_str()));
     }
     const size_t here =
-        distributed ? distributed_meta(parameter).shards.size() : 1;
+        distributed ? distributed_meta(parameter).shard_count() : 1;
     for (size_t s = 0; s < here; ++s) {
       torch::jit::Stack local;
       for (const auto& argument : step) {

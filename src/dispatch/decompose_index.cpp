@@ -133,7 +133,7 @@ at::Tensor& index_put_(
   static const OpInfo& op = aten_op("index_put_");
   // In a derivative a plain `self` becomes a distributed one.
   admit(op, self, indices, values, accumulate);
-  check_writable(self, op.display_name);
+  begin_write(self, op.display_name);
   const auto mask = filled_mask(self, indices, values, accumulate);
   if (mask.defined()) {
     return self.masked_fill_(mask, reshaped(values, {}));

@@ -239,8 +239,9 @@ class ExchangeLookup : public torch::autograd::Function<ExchangeLookup> {
     const CommCauseGuard cause(kLookupCause);
     const auto& table = distributed_meta(weight);
     Exchange exchange(*table.spec, visits->layout);
-    visits->local = exchange.visits(distributed_meta(indices).shards);
-    auto rows = fetch(exchange, *table.spec, visits->local, table.shards);
+    visits->local = exchange.visits(current_shards(indices));
+    auto rows =
+        fetch(exchange, *table.spec, visits->local, current_shards(weight));
     ctx->save_for_backward({indices});
     ctx->saved_data["visits"] = c10::IValue::make_capsule(visits);
     return make_distributed(visits->output, std::move(rows));
@@ -258,8 +259,7 @@ class ExchangeLookup : public torch::autograd::Function<ExchangeLookup> {
         grad_in_layout(grads[0], visits.weight->mesh, visits.layout.output);
     const CommCauseGuard cause("aten::embedding_backward");
     Exchange exchange(*visits.weight, visits.layout);
-    auto tables =
-        table_gradients(exchange, visits, distributed_meta(grad).shards);
+    auto tables = table_gradients(exchange, visits, current_shards(grad));
     auto spec = Spec::make(
         visits.weight->mesh,
         visits.layout.gradient,

@@ -18,7 +18,7 @@ at::Tensor detach(const at::Tensor& self) { return make_alias(self); }
 // view of itself.
 at::Tensor& become_view(at::Tensor& self, const at::Tensor& view) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      !distributed_meta(view).copied_at.has_value(),
+      !distributed_meta(view).is_copied_view(),
       "a view in place of a tensor that lies as ",
       to_string(distributed_meta(self).spec->placements),
       " would need a copy in another layout, which other views of the tensor "
@@ -44,7 +44,20 @@ at::Tensor& transpose_(at::Tensor& self, int64_t dim0, int64_t dim1) {
   return become_view(self, at::transpose(self, dim0, dim1));
 }
 
+// set_data: a plain tensor may be given the data of a distributed one, as
+// Module::clone() does, and then is distributed. Not the other way round.
+bool has_compatible_shallow_copy_type(
+    const at::Tensor& self, const at::Tensor& from) {
+  return is_dtensor(from) &&
+         (is_dtensor(self) || self.layout() == at::kStrided);
+}
+
 }  // namespace
+
+void register_set_data(torch::Library& aten) {
+  aten.impl(
+      "_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
+}
 
 void register_handwritten(torch::Library& aten) {
   aten.impl("detach", &detach);
@@ -56,6 +69,7 @@ void register_handwritten(torch::Library& aten) {
   aten.impl("unsqueeze_", &unsqueeze_);
   aten.impl("t_", &t_);
   aten.impl("transpose_", &transpose_);
+  register_set_data(aten);
   register_random(aten);
 }
 

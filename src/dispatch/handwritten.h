@@ -10,6 +10,8 @@ namespace tessera::detail {
 
 void register_handwritten(torch::Library& aten);
 void register_random(torch::Library& aten);
+// Which data a tensor may be given; also for the autograd key.
+void register_set_data(torch::Library& aten);
 
 // Ops whose composite explicit kernel only calls other ops, one tensor at a
 // time: it serves distributed tensors as it is.

@@ -1,12 +1,14 @@
 #include "dispatch/kernel.h"
 
 #include <c10/core/AutogradState.h>
+#include <c10/core/InferenceMode.h>
 
 #include <unordered_map>
 
 #include "comm/comm_event.h"
 #include "dispatch/agreement.h"
 #include "dispatch/call_key.h"
+#include "dispatch/composite_writes.h"
 #include "dispatch/learn_dtypes.h"
 #include "dispatch/op_plan.h"
 #include "dispatch/plain_args.h"
@@ -34,14 +36,14 @@ void check_written(const OpInfo& op, Args args) {
       admit_plain_tensors(op, args);
       continue;
     }
-    check_writable(tensor, op.display_name);
+    begin_write(tensor, op.display_name);
   }
 }
 
 // Puts a tensor's shard in the place of the tensor itself.
 void take_shard(c10::IValue& value) {
   if (value.isTensor() && is_dtensor(value.toTensor())) {
-    at::Tensor shard = distributed_meta(value.toTensor()).shards[0];
+    at::Tensor shard = distributed_meta(value.toTensor()).unchecked_shards()[0];
     value = std::move(shard);
   }
 }
@@ -59,16 +61,11 @@ void take_shards(c10::IValue& value) {
   value = shards;
 }
 
-// Whether the view of `base` that the op returns is a copy, and of what
-// version.
-CopiedAt copied_at(const OpPlan& plan, const c10::IValue& base) {
-  if (!base.isTensor() || !is_dtensor(base.toTensor())) {
-    return std::nullopt;
-  }
-  const auto& tensor = base.toTensor();
-  return plan.copies_view || distributed_meta(tensor).copied_at.has_value()
-             ? CopiedAt(version_of(tensor))
-             : std::nullopt;
+// What the view of `base` that the op returns remembers of it.
+ViewOrigin origin_of(const OpPlan& plan, const c10::IValue& base) {
+  return base.isTensor() && is_dtensor(base.toTensor())
+             ? view_origin(base.toTensor(), plan.copies_view)
+             : ViewOrigin();
 }
 
 // Calls the op on shards. Where it may throw on some ranks and not on others,
@@ -82,19 +79,29 @@ void run_locally(const OpInfo& op, const OpPlan& plan, const Calls& calls) {
   }
 }
 
+// Results lie in memory as their spec says, or a view of it would be none of
+// the shards. Kernels give them so, but for some of which only the sizes are
+// known beforehand.
+void lay_as_planned(at::Tensor& shard, const OpPlan& plan, size_t output) {
+  const bool strided = shard.layout() == at::kStrided;
+  if (strided && !(plan.contiguous[output] && shard.is_contiguous())) {
+    shard = with_strides_of(*plan.outputs[output], std::move(shard));
+  }
+}
+
 // The common case: one shard lives here, it lies as the op wants it, the op
 // returns no list. The arguments are exchanged for their shards where they
 // stand.
 void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
   const size_t first = stack.size() - op.args.size();
   c10::SmallVector<c10::IValue, 2> originals;
-  CopiedAt copied;
+  ViewOrigin origin;
   if (op.writes || op.is_view) {
     for (const auto& ret : op.returns) {
       if (ret.kind == ReturnInfo::Kind::Written) {
         originals.push_back(stack[first + ret.argument]);
       } else if (ret.kind == ReturnInfo::Kind::View) {
-        copied = copied_at(plan, stack[first + ret.argument]);
+        origin = origin_of(plan, stack[first + ret.argument]);
       }
     }
   }
@@ -124,13 +131,17 @@ void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
         break;
       case ReturnInfo::Kind::Fresh:
       case ReturnInfo::Kind::View: {
-        auto& spec = plan.outputs[next_output++];
+        const size_t output = next_output++;
+        auto& spec = plan.outputs[output];
         if (spec != nullptr && value.toTensor().defined()) {
           auto shard = std::move(value).toTensor();
           if (plan.dtypes_unknown) {
             spec = spec->with(shard.scalar_type());
           }
-          value = make_distributed(spec, std::move(shard), copied);
+          if (op.returns[r].kind == ReturnInfo::Kind::Fresh) {
+            lay_as_planned(shard, plan, output);
+          }
+          value = make_distributed(spec, std::move(shard), origin);
         }
         break;
       }
@@ -146,20 +157,16 @@ std::vector<Shards> arranged_shards(
   for (size_t i = 0; i < shards.size(); ++i) {
     const auto& tensor = call.tensors[i];
     if (is_dtensor(tensor)) {
-      shards[i] = distributed_meta(tensor).shards;
+      shards[i] = current_shards(tensor);
     } else if (tensor.defined()) {
       shards[i] = replicated_shards(plan.mesh, tensor);
     }
   }
   if (!plan.redistributions.empty()) {
     CommCauseGuard cause(op.name);
-    // A view of a slice that aliases could not be viewed further.
-    const auto slices = op.is_view               ? Slices::Copy
-                        : op.rule()->elementwise ? Slices::Alias
-                                                 : Slices::Contiguous;
     for (const auto& [i, from, steps] : plan.redistributions) {
       shards[i] = run_steps(
-          plan.mesh, from->sizes, *steps, std::move(shards[i]), slices);
+          plan.mesh, from->sizes, *steps, std::move(shards[i]), plan.slices);
     }
   }
   return shards;
@@ -202,7 +209,8 @@ class Results {
   }
 
   // The distributed results, in the order of the schema.
-  Stack wrap(OpPlan& plan, c10::ArrayRef<c10::IValue> args, CopiedAt copied) {
+  Stack wrap(
+      OpPlan& plan, c10::ArrayRef<c10::IValue> args, const ViewOrigin& origin) {
     Stack results;
     size_t next = 0;
     for (size_t r = 0; r < op_.returns.size(); ++r) {
@@ -222,18 +230,18 @@ class Results {
         c10::List<at::Tensor> list;
         // A list return is the op's only one: it takes all specs there are.
         while (next < plan.outputs.size()) {
-          list.push_back(wrap_one(plan, next++, copied));
+          list.push_back(wrap_one(plan, next++, origin));
         }
         results.emplace_back(std::move(list));
       } else {
-        results.emplace_back(wrap_one(plan, next++, copied));
+        results.emplace_back(wrap_one(plan, next++, origin));
       }
     }
     return results;
   }
 
  private:
-  at::Tensor wrap_one(OpPlan& plan, size_t index, CopiedAt copied) {
+  at::Tensor wrap_one(OpPlan& plan, size_t index, const ViewOrigin& origin) {
     auto& spec = plan.outputs[index];
     auto& shards = shards_[index];
     // A rule gives every result a shape, also one that a mask leaves out.
@@ -243,7 +251,12 @@ class Results {
     if (plan.dtypes_unknown && !shards.empty()) {
       spec = spec->with(shards[0].scalar_type());
     }
-    return make_distributed(spec, std::move(shards), copied);
+    if (!op_.is_view) {
+      for (auto& shard : shards) {
+        lay_as_planned(shard, plan, index);
+      }
+    }
+    return make_distributed(spec, std::move(shards), origin);
   }
 
   const OpInfo& op_;
@@ -258,10 +271,10 @@ void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
   const auto call = call_tensors(op, args);
   const auto shards = arranged_shards(op, plan, call);
 
-  CopiedAt copied;
+  ViewOrigin origin;
   for (const auto& ret : op.returns) {
     if (ret.kind == ReturnInfo::Kind::View) {
-      copied = copied_at(plan, args[ret.argument]);
+      origin = origin_of(plan, args[ret.argument]);
     }
   }
 
@@ -297,7 +310,7 @@ void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
       }
     });
   }
-  for (auto& value : results.wrap(plan, args, copied)) {
+  for (auto& value : results.wrap(plan, args, origin)) {
     stack.push_back(std::move(value));
   }
   plan.dtypes_unknown = false;
@@ -313,6 +326,68 @@ void execute(const OpInfo& op, OpPlan& plan, Stack& stack) {
   // What kernels on a GPU have met by now; behind an op that waits for the
   // device, all of it.
   raise_device_errors();
+}
+
+// The tensor of which a view op returns a view. Undefined for views of a
+// list's.
+at::Tensor viewed_tensor(const OpInfo& op, Args args) {
+  for (const auto& ret : op.returns) {
+    if (ret.kind == ReturnInfo::Kind::View && args[ret.argument].isTensor()) {
+      return args[ret.argument].toTensor();
+    }
+  }
+  return {};
+}
+
+// Plans a call. Where a composite op writes into a tensor of its own and cannot
+// keep its layout, the plan says so and nothing else.
+std::shared_ptr<OpPlan> make_plan(const OpInfo& op, Args args) {
+  if (!op.writes || !in_composite() || !writes_own(op, args)) {
+    return plan_op(op, args);
+  }
+  try {
+    return plan_op(op, args);
+  } catch (const c10::NotImplementedError&) {
+    const auto call = call_tensors(op, args);
+    auto plan =
+        std::make_shared<OpPlan>(common_mesh(op.display_name, call.tensors));
+    for (const auto& tensor : call.tensors) {
+      plan->inputs.push_back(
+          is_dtensor(tensor) ? distributed_meta(tensor).spec : nullptr);
+    }
+    plan->moves_written = true;
+    return plan;
+  }
+}
+
+// Finds the plan of a call, or makes it, and carries it out.
+void plan_and_execute(const OpInfo& op, Args args, Stack& stack) {
+  if (op.writes) {
+    check_written(op, args);
+  }
+  const Rule* rule = op.rule();
+  const CallKey key(op, args, rule != nullptr && rule->ignores_numbers);
+  if (key.has_plain_tensor()) {
+    admit_plain_tensors(op, args);
+  }
+  auto& plans = PlanCache::local();
+  if (C10_UNLIKELY(plans.observer != nullptr)) {
+    plans.observer->on_op(op, args);
+  }
+  auto plan = plans.find(key);
+  const bool known = plan != nullptr;
+  if (!known || (plan->moves_written && !in_composite())) {
+    plan = make_plan(op, args);
+  }
+  if (plan->moves_written) {
+    move_written(op, args);
+    plan_and_execute(op, args, stack);
+  } else {
+    execute(op, *plan, stack);
+  }
+  if (!known && key.cacheable()) {
+    plans.insert(key, std::move(plan));
+  }
 }
 
 }  // namespace
@@ -340,26 +415,11 @@ void run_op(const OpInfo& op, Stack* stack) {
   const LocalOpGuard guard(op.is_view);
   const Args args(
       stack->data() + stack->size() - op.args.size(), op.args.size());
-  if (op.writes) {
-    check_written(op, args);
+  if (op.is_view && c10::InferenceMode::is_enabled()) {
+    const MadeLike mode(viewed_tensor(op, args));
+    return plan_and_execute(op, args, *stack);
   }
-  const Rule* rule = op.rule();
-  const CallKey key(op, args, rule != nullptr && rule->ignores_numbers);
-  if (key.has_plain_tensor()) {
-    admit_plain_tensors(op, args);
-  }
-  auto& plans = PlanCache::local();
-  if (C10_UNLIKELY(plans.observer != nullptr)) {
-    plans.observer->on_op(op, args);
-  }
-  if (auto plan = plans.find(key)) {
-    return execute(op, *plan, *stack);
-  }
-  auto plan = plan_op(op, args);
-  execute(op, *plan, *stack);
-  if (key.cacheable()) {
-    plans.insert(key, std::move(plan));
-  }
+  plan_and_execute(op, args, *stack);
 }
 
 torch::CppFunction boxed_kernel(const char* name) {

@@ -253,6 +253,10 @@ class Planner {
   }
 
   void plan_redistributions(const Choice& choice) {
+    // A view of a slice that aliases could not be viewed further.
+    plan_->slices = op_.is_view         ? Slices::Copy
+                    : rule_.elementwise ? Slices::Alias
+                                        : Slices::Contiguous;
     auto arranged = tensor_args(plan_->inputs);
     for (size_t i = 0; i < plan_->inputs.size(); ++i) {
       const auto& spec = plan_->inputs[i];
@@ -262,12 +266,16 @@ class Planner {
       auto steps = cached_redistribution(*spec, choice.inputs[i]);
       if (!steps->steps.empty()) {
         plan_->redistributions.push_back({i, spec, std::move(steps)});
-        arranged[i].strides = row_major_strides(spec->sizes);
+        arranged[i].strides = strides_after(
+            plan_->mesh,
+            spec->sizes,
+            spec->strides,
+            *plan_->redistributions.back().plan,
+            plan_->slices);
         plan_->copies_view |= op_.is_view;
       }
     }
-    // Redistributed shards are contiguous, and results may follow their
-    // strides.
+    // Results may follow the strides that redistributed shards have.
     if (!plan_->redistributions.empty() && !op_.only_writes) {
       const OpCall call(op_.handle.schema(), args_, std::move(arranged));
       outputs_ = infer(op_, rule_, args_, tensors_, call);
@@ -282,6 +290,8 @@ class Planner {
         continue;
       }
       for (const auto& output : outputs_.returns[r]) {
+        plan_->contiguous.push_back(
+            output.strides == row_major_strides(output.sizes));
         plan_->outputs.push_back(
             output.defined ? Spec::make(
                                  plan_->mesh,

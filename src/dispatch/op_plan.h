@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dispatch/op_info.h"
+#include "dispatch/run_steps.h"
 #include "dispatch/tensor.h"
 #include "plan/redistribute_plan.h"
 
@@ -34,9 +35,12 @@ struct OpPlan {
   std::vector<SpecPtr> inputs;
   std::vector<TensorSlot> slots;  // of the tensors, in the order of `inputs`
   std::vector<Redistribution> redistributions;
+  Slices slices = Slices::Contiguous;  // of the redistributions
   // The specs of the results, lists laid out flat; nullptr for undefined ones.
   // Written arguments, which are returned as they are, have none.
   std::vector<SpecPtr> outputs;
+  // Whether each of them is contiguous.
+  c10::SmallVector<bool, 2> contiguous;
   // For each local position, the arguments that differ there.
   std::vector<std::vector<std::pair<size_t, c10::IValue>>> local_arguments;
   // The dtypes in `outputs` are guesses: the first result tells.
@@ -46,6 +50,9 @@ struct OpPlan {
   // Shards on the meta device, for which many ops have no kernel: the layout
   // alone says what the results are like.
   bool without_data = false;
+
+  // What is written must be redistributed first, and the call planned again.
+  bool moves_written = false;
 
   // The local op may refuse values on some ranks and not on others.
   bool agrees = false;

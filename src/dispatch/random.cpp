@@ -68,7 +68,7 @@ void check_fillable(
       op,
       "] a plain tensor is filled from distributed arguments");
   const auto& meta = distributed_meta(self);
-  check_writable(self, op);
+  begin_write(self, op);
   for (const auto& placement : meta.spec->placements) {
     TORCH_CHECK(
         !placement.is_partial(),
@@ -89,10 +89,11 @@ const at::Tensor& fill(
   check_fillable(op, self, generator);
   const RandomStream stream = random_state().next();
   const auto& meta = distributed_meta(self);
-  for (size_t i = 0; i < meta.shards.size(); ++i) {
-    if (!meta.shards[i].is_meta()) {
+  const auto& shards = current_shards(self);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    if (!shards[i].is_meta()) {
       fill_random_(
-          meta.shards[i],
+          shards[i],
           draw,
           stream,
           region_of(*meta.spec, meta.spec->mesh.local_positions()[i]));

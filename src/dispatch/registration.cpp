@@ -9,6 +9,7 @@
 
 #include "dispatch/amp.h"
 #include "dispatch/bag_ops.h"
+#include "dispatch/composite_writes.h"
 #include "dispatch/decompose.h"
 #include "dispatch/decompose_weight_norm.h"
 #include "dispatch/embedding.h"
@@ -28,11 +29,15 @@ constexpr auto kDistributed = c10::DispatchKey::PrivateUse3;
 constexpr auto kSparse = c10::DispatchKey::SparsePrivateUse3;
 
 bool needs_boxed_kernel(const c10::OperatorHandle& op) {
-  // Composite implicit ops decompose above us into ops that come here.
+  using Key = c10::DispatchKey;
+  // Composite implicit ops decompose above us into ops that come here. Where
+  // there is a kernel besides that allocates its result, as for silu_backward,
+  // that one would win once autograd is passed over, as in inference mode.
+  const bool decomposes =
+      op.hasKernelForDispatchKey(Key::CompositeImplicitAutograd) &&
+      !op.hasKernelForDispatchKey(Key::CompositeExplicitAutogradNonFunctional);
   return op.hasSchema() && !op.hasKernelForDispatchKey(kDistributed) &&
-         !op.hasKernelForDispatchKey(
-             c10::DispatchKey::CompositeImplicitAutograd) &&
-         !leaves_to_composite(op.operator_name());
+         !decomposes && !leaves_to_composite(op.operator_name());
 }
 
 // What was registered below; see runs_by_rule.
@@ -132,6 +137,9 @@ struct Registration {
     register_embedding_gradients(aten_autograd);
     register_gradient_layouts(aten_autograd);
     register_handwritten(aten);
+    register_set_data(aten_autograd);
+    register_composite_writes(aten);
+    register_composite_writes(aten_autograd);
     register_decompositions(aten);
     register_amp(aten);
     register_weight_norm(aten);

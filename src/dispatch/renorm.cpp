@@ -31,7 +31,7 @@ void check_allowed(const at::Tensor& self) {
       "Operator aten.embedding_renorm_.default does not have a sharding "
       "strategy registered. A table with max_norm is written by its lookups: ",
       spell("hold an EmbeddingScope with max_norm = true to allow it"));
-  check_writable(self, "aten.embedding_renorm_.default");
+  begin_write(self, "aten.embedding_renorm_.default");
   for (const auto& placement : distributed_meta(self).spec->placements) {
     TORCH_CHECK_NOT_IMPLEMENTED(
         !placement.is_partial(),
@@ -50,7 +50,7 @@ Shards distinct_indices(const Spec& table, const at::Tensor& indices) {
         table.mesh,
         meta.spec->sizes,
         *cached_redistribution(*meta.spec, whole),
-        meta.shards,
+        current_shards(indices),
         Slices::Alias);
   } else {
     all = replicated_shards(table.mesh, indices);
@@ -134,8 +134,8 @@ at::Tensor& embedding_renorm_(
     admit_plain_tensors(renorm_op(), args);
   }
   check_allowed(self);
-  const auto& meta = distributed_meta(self);
-  const Spec& table = *meta.spec;
+  const Spec& table = *distributed_meta(self).spec;
+  const Shards& shards = current_shards(self);
   if (self.is_meta()) {
     return self;
   }
@@ -155,15 +155,14 @@ at::Tensor& embedding_renorm_(
       });
   if (by_columns) {
     Shards held;
-    for (size_t i = 0; i < meta.shards.size(); ++i) {
+    for (size_t i = 0; i < shards.size(); ++i) {
       held.push_back(held_rows(wanted[i], rows_of(i)));
     }
-    renorm_columns(table, meta.shards, held, max_norm, norm_type);
+    renorm_columns(table, shards, held, max_norm, norm_type);
     return self;
   }
-  for (size_t i = 0; i < meta.shards.size(); ++i) {
-    renorm_rows_(
-        meta.shards[i], wanted[i], rows_of(i).begin, max_norm, norm_type);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    renorm_rows_(shards[i], wanted[i], rows_of(i).begin, max_norm, norm_type);
   }
   return self;
 }

@@ -128,7 +128,37 @@ Shards run_step(
   TORCH_INTERNAL_ASSERT(false, "unknown step");
 }
 
+// Whether the step leaves elements in the order in memory that they have.
+bool keeps_strides(const DeviceMesh& mesh, const Step& step, Slices slices) {
+  switch (step.kind) {
+    case Step::Kind::AllGather:
+    case Step::Kind::AllToAll:
+    case Step::Kind::AllReduce:
+    case Step::Kind::ReduceScatter:
+      return mesh.size(step.mesh_dim) == 1;  // returns its input
+    case Step::Kind::Slice:
+      return slices == Slices::Alias;
+    case Step::Kind::ToPartial:
+      return true;
+  }
+  TORCH_INTERNAL_ASSERT(false, "unknown step");
+}
+
 }  // namespace
+
+Sizes strides_after(
+    const DeviceMesh& mesh,
+    SizesRef sizes,
+    SizesRef strides,
+    const RedistributePlan& plan,
+    Slices slices) {
+  for (const Step& step : plan.steps) {
+    if (!keeps_strides(mesh, step, slices)) {
+      return row_major_strides(sizes);
+    }
+  }
+  return Sizes(strides);
+}
 
 Shards run_steps(
     const DeviceMesh& mesh,

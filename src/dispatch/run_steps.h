@@ -13,6 +13,15 @@ enum class Slices : uint8_t {
   Copy,
 };
 
+// The strides of a tensor of these `sizes` and `strides` whose shards have gone
+// through the plan's steps: what run_steps leaves of the order in memory.
+Sizes strides_after(
+    const DeviceMesh& mesh,
+    SizesRef sizes,
+    SizesRef strides,
+    const RedistributePlan& plan,
+    Slices slices);
+
 // The shards of a tensor of global `sizes` after the plan's steps. Communicates
 // as the steps say. The result of a plan without steps is `shards`.
 Shards run_steps(

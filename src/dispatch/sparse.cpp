@@ -105,10 +105,9 @@ EntryLayout entry_layout(const Spec& spec) {
 }
 
 const at::Tensor& shard_at(const at::Tensor& tensor, int64_t position) {
-  const auto& meta = distributed_meta(tensor);
-  const auto local = meta.spec->mesh.local_positions();
-  return meta
-      .shards[std::find(local.begin(), local.end(), position) - local.begin()];
+  const auto local = distributed_meta(tensor).spec->mesh.local_positions();
+  return current_shards(
+      tensor)[std::find(local.begin(), local.end(), position) - local.begin()];
 }
 
 at::Tensor make_sparse(
@@ -184,7 +183,7 @@ at::Tensor entries_of(const at::Tensor& self) {
   return make_distributed(
       Spec::make(layout.mesh, layout.placements, spec.sizes, spec.dtype),
       std::move(shards),
-      copied ? CopiedAt(version_of(self)) : std::nullopt);
+      copied ? view_origin(self, /*copied=*/true) : ViewOrigin());
 }
 
 // Autograd looks at the entries of the gradient that it gives to a parameter.
@@ -207,7 +206,7 @@ at::Tensor indices(const at::Tensor& self) {
   const auto entries = entries_of(self);
   const auto& meta = distributed_meta(entries);
   Shards shards;
-  for (const auto& shard : meta.shards) {
+  for (const auto& shard : current_shards(entries)) {
     shards.push_back(shard._indices());
   }
   const Sizes sizes = shards.empty() ? Sizes{1, 0} : Sizes(shards[0].sizes());
@@ -215,7 +214,7 @@ at::Tensor indices(const at::Tensor& self) {
   auto result = make_distributed(
       Spec::make(meta.spec->mesh, replicated, sizes, at::kLong),
       std::move(shards),
-      meta.copied_at);
+      view_origin(self, meta.is_copied_view()));
   if (!is_layout_of(
           {meta.spec->mesh, meta.spec->placements, {}},
           *distributed_meta(self).spec)) {
@@ -229,12 +228,13 @@ at::Tensor values(const at::Tensor& self) {
   const auto& meta = distributed_meta(entries);
   const Spec& spec = *meta.spec;
   Shards shards;
-  for (const auto& shard : meta.shards) {
+  for (const auto& shard : current_shards(entries)) {
     shards.push_back(shard._values());
   }
   // The sparse dimensions are one: that of the entries.
-  const int64_t sparse_dims =
-      meta.shards.empty() ? 1 : meta.shards[0].sparse_dim();
+  const int64_t sparse_dims = current_shards(entries).empty()
+                                  ? 1
+                                  : current_shards(entries)[0].sparse_dim();
   Sizes sizes{shards.empty() ? 0 : shards[0].size(0)};
   sizes.append(spec.sizes.begin() + sparse_dims, spec.sizes.end());
   Placements placements;
@@ -252,11 +252,11 @@ at::Tensor values(const at::Tensor& self) {
   return make_distributed(
       Spec::make(spec.mesh, placements, sizes, spec.dtype),
       std::move(shards),
-      meta.copied_at);
+      view_origin(self, meta.is_copied_view()));
 }
 
 bool is_coalesced(const at::Tensor& self) {
-  const auto& shards = distributed_meta(self).shards;
+  const auto& shards = current_shards(self);
   return std::all_of(shards.begin(), shards.end(), [](const auto& shard) {
     return shard.is_coalesced();
   });
@@ -264,12 +264,12 @@ bool is_coalesced(const at::Tensor& self) {
 
 int64_t nnz(const at::Tensor& self) {
   const auto entries = entries_of(self);
-  const auto& shards = distributed_meta(entries).shards;
+  const auto& shards = current_shards(entries);
   return shards.empty() ? 0 : shards[0]._nnz();
 }
 
 int64_t sparse_dim(const at::Tensor& self) {
-  const auto& shards = distributed_meta(self).shards;
+  const auto& shards = current_shards(self);
   return shards.empty() ? 1 : shards[0].sparse_dim();
 }
 
@@ -281,7 +281,7 @@ at::Tensor coalesce(const at::Tensor& self) {
   check_current(self);
   const auto& meta = distributed_meta(self);
   Shards shards;
-  for (const auto& shard : meta.shards) {
+  for (const auto& shard : current_shards(self)) {
     shards.push_back(shard.coalesce());
   }
   return make_distributed(meta.spec, std::move(shards));
@@ -294,7 +294,7 @@ at::Tensor to_dense(
   check_current(self);
   const auto& meta = distributed_meta(self);
   Shards shards;
-  for (const auto& shard : meta.shards) {
+  for (const auto& shard : current_shards(self)) {
     shards.push_back(shard.to_dense(dtype));
   }
   return make_distributed(
@@ -356,8 +356,8 @@ at::Tensor from_entries(
         sparse_dims,
         dense_dims,
         local_shape(size, of_values.mesh, placements, positions[i]),
-        distributed_meta(indices).shards[i],
-        distributed_meta(values).shards[i],
+        current_shards(indices)[i],
+        current_shards(values)[i],
         at::TensorOptions()
             .dtype(dtype)
             .layout(layout)
@@ -382,7 +382,7 @@ at::Tensor bring_home(
   Shards shards(like.mesh.local_positions().size());
   const auto local = like.mesh.local_positions();
   for (size_t q = 0; q < layout.sources.size(); ++q) {
-    const auto& shard = distributed_meta(entries).shards[q];
+    const auto& shard = current_shards(entries)[q];
     check_rows_alone(shard, like);
     const auto indices = shard._indices();
     int64_t taken = 0;
@@ -467,7 +467,7 @@ at::Tensor sparse_mask(const at::Tensor& self, const at::Tensor& mask) {
   const auto entries = home ? entries_of(mask) : mask;
   Shards shards;
   for (size_t q = 0; q < layout.sources.size(); ++q) {
-    const auto& shard = distributed_meta(entries).shards[q];
+    const auto& shard = current_shards(entries)[q];
     check_rows_alone(shard, spec);
     const auto rows = shard._indices().select(0, 0);
     auto values = at::empty(

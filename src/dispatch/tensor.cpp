@@ -1,8 +1,12 @@
 #include "dispatch/tensor.h"
 
 #include <ATen/ops/empty_strided.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/GradMode.h>
+
+#include <compare>
+#include <cstring>
 
 #include "tessera/shard_math.h"
 
@@ -22,7 +26,8 @@ c10::Device device_of(const Spec& spec, ShardsRef shards) {
 // Sparse shards make a sparse tensor.
 c10::DispatchKeySet keys_of(const DistributedMeta& meta, c10::Device device) {
   const auto keys = distributed_keys(device.type());
-  const bool sparse = !meta.shards.empty() && meta.shards[0].is_sparse();
+  const auto& shards = meta.unchecked_shards();
+  const bool sparse = !shards.empty() && shards[0].is_sparse();
   return sparse ? keys.remove(c10::DispatchKey::Dense)
                       .add(c10::DispatchKey::SparsePrivateUse3)
                 : keys;
@@ -55,54 +60,181 @@ c10::DispatchKeySet distributed_keys(c10::DeviceType device) {
   }
 }
 
-at::Tensor make_distributed(SpecPtr spec, Shards shards, CopiedAt copied_at) {
+DistributedMeta::~DistributedMeta() {
+  if (auto* impl = handed_out_.load(std::memory_order_relaxed)) {
+    c10::intrusive_ptr<c10::TensorImpl>::reclaim(impl);
+  }
+}
+
+at::Tensor make_distributed(SpecPtr spec, Shards shards, ViewOrigin origin) {
   const auto device = device_of(*spec, shards);
+  const MadeLike mode(shards.empty() ? at::Tensor() : shards[0]);
   return wrap_meta(
       c10::make_intrusive<DistributedMeta>(
-          std::move(spec), std::move(shards), copied_at),
+          std::move(spec), std::move(shards), std::move(origin)),
       device);
 }
 
-at::Tensor make_distributed(
-    SpecPtr spec, at::Tensor shard, CopiedAt copied_at) {
+at::Tensor make_distributed(SpecPtr spec, at::Tensor shard, ViewOrigin origin) {
   const auto device = shard.device();
+  const MadeLike mode(shard);
   return wrap_meta(
       c10::make_intrusive<DistributedMeta>(
-          std::move(spec), std::move(shard), copied_at),
+          std::move(spec), std::move(shard), std::move(origin)),
       device);
 }
 
-uint32_t version_of(const at::Tensor& tensor) {
-  auto* impl = tensor.unsafeGetTensorImpl();
-  // Inference tensors do not count.
-  return impl->is_inference() ? 0 : impl->version_counter().current_version();
+uint32_t version_of(const at::Tensor& distributed) {
+  auto* impl = distributed.unsafeGetTensorImpl();
+  return impl->is_inference()
+             ? distributed_meta(distributed).counter().writes_.load()
+             : impl->version_counter().current_version();
+}
+
+bool is_current(const at::Tensor& distributed) {
+  const auto& copied_at = distributed_meta(distributed).origin_.copied_at;
+  return !copied_at.has_value() || *copied_at == version_of(distributed);
 }
 
 void check_current(const at::Tensor& distributed) {
-  const auto& copied_at = distributed_meta(distributed).copied_at;
   TORCH_CHECK(
-      !copied_at.has_value() || *copied_at == version_of(distributed),
+      is_current(distributed),
       "a view of a distributed tensor had to be copied into another layout, "
       "and "
       "its base has been written since: the copy is out of date. Take the view "
       "again after the write");
 }
 
-void check_writable(const at::Tensor& distributed, std::string_view caller) {
+void begin_write(const at::Tensor& distributed, std::string_view caller) {
+  const auto& meta = distributed_meta(distributed);
   TORCH_CHECK(
-      !distributed_meta(distributed).copied_at.has_value(),
+      !meta.is_copied_view(),
       "[",
       caller,
       "] writes into a view that had to be copied into another layout, so that "
       "the write would not reach its base. Redistribute the base first such "
       "that the viewed dimension is not sharded, or write into the base");
+  if (distributed.unsafeGetTensorImpl()->is_inference()) {
+    ++meta.counter().writes_;
+  }
+}
+
+ViewOrigin view_origin(const at::Tensor& base, bool copied) {
+  const auto& meta = distributed_meta(base);
+  ViewOrigin origin;
+  if (copied || meta.is_copied_view()) {
+    origin.copied_at = version_of(base);
+  }
+  if (base.unsafeGetTensorImpl()->is_inference()) {
+    origin.base =
+        MetaPtr::reclaim_copy(const_cast<DistributedMeta*>(&meta.counter()));
+  }
+  return origin;
+}
+
+MadeLike::MadeLike(const at::Tensor& base) {
+  auto& state = c10::AutogradState::get_tls_state();
+  if (state.get_inference_mode() && base.defined() && !base.is_inference()) {
+    state.set_inference_mode(false);
+    left_ = true;
+  }
+}
+
+MadeLike::~MadeLike() {
+  if (left_) {
+    c10::AutogradState::get_tls_state().set_inference_mode(true);
+  }
 }
 
 at::Tensor make_alias(const at::Tensor& distributed) {
-  auto meta = c10::intrusive_ptr<DistributedMeta>::reclaim_copy(
-      static_cast<DistributedMeta*>(
-          distributed.unsafeGetTensorImpl()->get_backend_meta()));
+  auto meta = MetaPtr::reclaim_copy(static_cast<DistributedMeta*>(
+      distributed.unsafeGetTensorImpl()->get_backend_meta()));
+  const MadeLike mode(distributed);
   return wrap_meta(std::move(meta), distributed.device());
+}
+
+namespace {
+
+c10::intrusive_ptr<c10::TensorImpl> alias_impl(
+    const at::Tensor& shard, const at::Tensor& distributed) {
+  auto* impl = shard.unsafeGetTensorImpl();
+  const auto& version = distributed.unsafeGetTensorImpl()->version_counter();
+  if (impl->is_inference() || !version.enabled()) {
+    return impl->shallow_copy_and_detach(
+        impl->version_counter(), /*allow_tensor_metadata_change=*/true);
+  }
+  return impl->shallow_copy_and_detach(
+      version, /*allow_tensor_metadata_change=*/true);
+}
+
+// Whether an alias of the shard is still like it.
+bool is_like(c10::TensorImpl& alias, c10::TensorImpl& shard) {
+  const size_t bytes = shard.dim() * sizeof(int64_t);
+  const auto same = [&](c10::IntArrayRef a, c10::IntArrayRef b) {
+    return std::memcmp(a.data(), b.data(), bytes) == 0;
+  };
+  return alias.dim() == shard.dim() && same(alias.sizes(), shard.sizes()) &&
+         same(alias.strides(), shard.strides()) &&
+         alias.storage_offset() == shard.storage_offset() &&
+         alias.unsafe_storage().is_alias_of(shard.unsafe_storage()) &&
+         alias.key_set() == shard.key_set() && alias.dtype() == shard.dtype() &&
+         alias.autograd_meta() == nullptr;
+}
+
+}  // namespace
+
+at::Tensor shard_alias(const at::Tensor& shard, const at::Tensor& distributed) {
+  return at::Tensor(alias_impl(shard, distributed));
+}
+
+at::Tensor handed_out_shard(const at::Tensor& distributed) {
+  const auto& meta = distributed_meta(distributed);
+  const auto& shard = current_shards(distributed)[0];
+  if (shard.layout() != at::kStrided) {
+    return shard_alias(shard, distributed);
+  }
+  auto* known = meta.handed_out_.load(std::memory_order_acquire);
+  if (known != nullptr && is_like(*known, *shard.unsafeGetTensorImpl())) {
+    return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(known));
+  }
+  auto alias = alias_impl(shard, distributed);
+  // One that was changed stays with whoever changed it, and none takes its
+  // place: another thread may be about to hand it out.
+  if (known == nullptr && meta.handed_out_.compare_exchange_strong(
+                              known, alias.get(), std::memory_order_acq_rel)) {
+    auto kept = alias;
+    kept.release();
+  }
+  return at::Tensor(std::move(alias));
+}
+
+bool follows_strides(const at::Tensor& shard, const Spec& spec) {
+  if (shard.layout() != at::kStrided || shard.numel() == 0) {
+    return true;
+  }
+  for (int64_t a = 0; a < shard.dim(); ++a) {
+    for (int64_t b = a + 1; b < shard.dim(); ++b) {
+      const auto whole = spec.strides[a] <=> spec.strides[b];
+      const auto here = shard.stride(a) <=> shard.stride(b);
+      if (shard.size(a) > 1 && shard.size(b) > 1 && whole != 0 && here != 0 &&
+          whole != here) {
+        return false;
+      }
+    }
+  }
+  return shard.is_non_overlapping_and_dense() ||
+         spec.strides != local_strides(spec.sizes, spec.strides);
+}
+
+at::Tensor with_strides_of(const Spec& spec, at::Tensor shard) {
+  if (follows_strides(shard, spec)) {
+    return shard;
+  }
+  auto copy = at::empty_strided(
+      shard.sizes(),
+      local_strides(shard.sizes(), spec.strides),
+      shard.options());
+  return copy.copy_(shard);
 }
 
 void become(const at::Tensor& tensor, const at::Tensor& distributed) {
@@ -161,6 +293,17 @@ void check_shards(const Spec& spec, ShardsRef shards) {
         spec.str(),
         " wants ",
         SizesRef(expected));
+    TORCH_INTERNAL_ASSERT(
+        follows_strides(shards[i], spec),
+        "the shard at position ",
+        positions[i],
+        ", ",
+        shards[i].sizes(),
+        " with strides ",
+        shards[i].strides(),
+        ", does not lie in memory as the layout ",
+        spec.str(),
+        " says");
   }
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 
+#include <atomic>
 #include <optional>
 #include <string_view>
 
@@ -14,23 +15,43 @@
 
 namespace tessera::detail {
 
-// Set on the result of a view op that had to be copied into another layout: the
-// version of its base at that time. A write into the copy would not reach the
-// base and is refused; after a write into the base the copy is out of date and
-// may not be read.
-using CopiedAt = std::optional<uint32_t>;
+struct DistributedMeta;
+using MetaPtr = c10::intrusive_ptr<DistributedMeta>;
 
-// Immutable after it is made: tensors that are shallow copies share one.
+// What a view remembers of the tensor that it views.
+struct ViewOrigin {
+  // Set on the result of a view op that had to be copied into another layout:
+  // how often its base had been written at that time. A write into the copy
+  // would not reach the base and is refused; after a write into the base the
+  // copy is out of date and may not be read.
+  std::optional<uint32_t> copied_at = std::nullopt;
+  // What counts the writes of a base that was made in inference mode, where
+  // torch counts none: the meta of the tensor that is no view itself.
+  MetaPtr base = {};
+};
+
+// Immutable after it is made, but for what it counts and keeps: tensors that
+// are shallow copies share one.
 struct DistributedMeta final : c10::BackendMeta {
-  DistributedMeta(SpecPtr s, Shards parts, CopiedAt copied)
-      : spec(std::move(s)), shards(std::move(parts)), copied_at(copied) {}
-  DistributedMeta(SpecPtr s, at::Tensor part, CopiedAt copied)
-      : spec(std::move(s)), shards(only(std::move(part))), copied_at(copied) {}
+  DistributedMeta(SpecPtr s, Shards parts, ViewOrigin from)
+      : spec(std::move(s)),
+        shards_(std::move(parts)),
+        origin_(std::move(from)) {}
+  DistributedMeta(SpecPtr s, at::Tensor part, ViewOrigin from)
+      : spec(std::move(s)),
+        shards_(only(std::move(part))),
+        origin_(std::move(from)) {}
+  ~DistributedMeta() override;
 
   const SpecPtr spec;
-  // One for each of spec->mesh.local_positions().
-  const Shards shards;
-  const CopiedAt copied_at;
+
+  size_t shard_count() const { return shards_.size(); }
+  // Whether this is a view that had to be copied into another layout.
+  bool is_copied_view() const { return origin_.copied_at.has_value(); }
+
+  // The shards, one for each of spec->mesh.local_positions(), by whoever has
+  // seen to it that they are current. All others take current_shards().
+  const Shards& unchecked_shards() const { return shards_; }
 
  private:
   static Shards only(at::Tensor part) {
@@ -38,6 +59,23 @@ struct DistributedMeta final : c10::BackendMeta {
     shards.push_back(std::move(part));
     return shards;
   }
+  const DistributedMeta& counter() const {
+    return origin_.base ? *origin_.base : *this;
+  }
+
+  const Shards shards_;
+  const ViewOrigin origin_;
+  // Writes into a tensor of inference mode and its views.
+  mutable std::atomic<uint32_t> writes_ = 0;
+  // What to_local() handed out; see handed_out_shard.
+  mutable std::atomic<c10::TensorImpl*> handed_out_ = nullptr;
+
+  friend uint32_t version_of(const at::Tensor& distributed);
+  friend bool is_current(const at::Tensor& distributed);
+  friend void begin_write(
+      const at::Tensor& distributed, std::string_view caller);
+  friend ViewOrigin view_origin(const at::Tensor& base, bool copied);
+  friend at::Tensor handed_out_shard(const at::Tensor& distributed);
 };
 
 // The key set of distributed tensors whose shards are on `device`.
@@ -57,21 +95,69 @@ inline const DistributedMeta& distributed_meta(const at::Tensor& tensor) {
 
 // A distributed tensor that holds `shards`, laid out as `spec` says.
 at::Tensor make_distributed(
-    SpecPtr spec, Shards shards, CopiedAt copied_at = std::nullopt);
+    SpecPtr spec, Shards shards, ViewOrigin origin = {});
 // As above, of the one shard that lives here.
 at::Tensor make_distributed(
-    SpecPtr spec, at::Tensor shard, CopiedAt copied_at = std::nullopt);
+    SpecPtr spec, at::Tensor shard, ViewOrigin origin = {});
 
 // How often a tensor (or what it is a view of) has been written.
-uint32_t version_of(const at::Tensor& tensor);
+uint32_t version_of(const at::Tensor& distributed);
 
-// Throws c10::Error if the tensor is a copied view that is out of date.
+// Whether the tensor is anything but a copied view that is out of date.
+bool is_current(const at::Tensor& distributed);
+// Throws c10::Error unless it is.
 void check_current(const at::Tensor& distributed);
-// Throws c10::Error, tagged with `caller`, if it is a copied view at all.
-void check_writable(const at::Tensor& distributed, std::string_view caller);
+
+// The shards that live here, one for each of the mesh's local_positions().
+// Throws c10::Error if the tensor is a copied view that is out of date.
+inline const Shards& current_shards(const at::Tensor& distributed) {
+  const auto& meta = distributed_meta(distributed);
+  if (meta.is_copied_view()) {
+    check_current(distributed);
+  }
+  return meta.unchecked_shards();
+}
+
+// To be called before the shards are written. Throws c10::Error, tagged with
+// `caller`, if the tensor is a copied view, and counts the write where torch
+// does not.
+void begin_write(const at::Tensor& distributed, std::string_view caller);
+
+// What a view of `base` remembers; `copied`: it holds a copy.
+ViewOrigin view_origin(const at::Tensor& base, bool copied);
+
+// While one is alive, the tensors made in this thread are normal ones if `base`
+// is, although inference mode is on: a view of a normal tensor is one, and what
+// takes its place. Does nothing where the mode is off.
+class MadeLike {
+ public:
+  explicit MadeLike(const at::Tensor& base);
+  ~MadeLike();
+  MadeLike(const MadeLike&) = delete;
+  MadeLike& operator=(const MadeLike&) = delete;
+
+ private:
+  bool left_ = false;
+};
 
 // A new tensor with the same meta, shards shared.
 at::Tensor make_alias(const at::Tensor& distributed);
+
+// A plain tensor for users, with the memory of a shard but sizes, strides and
+// autograd state of its own. It counts its writes as `distributed` does.
+at::Tensor shard_alias(const at::Tensor& shard, const at::Tensor& distributed);
+
+// The same, of the one shard that lives here. Made once: as long as nobody
+// changes the alias it is handed out again.
+at::Tensor handed_out_shard(const at::Tensor& distributed);
+
+// Whether a shard lies in memory as the strides of the whole say: its
+// dimensions in the same order, and dense where the whole is. Views of the
+// whole are then views of shards. True of what has no strides.
+bool follows_strides(const at::Tensor& shard, const Spec& spec);
+
+// The shard itself where it does, otherwise a copy that does.
+at::Tensor with_strides_of(const Spec& spec, at::Tensor shard);
 
 // Turns `tensor` itself into `distributed`: members, registries and optimizers
 // that hold it go on with it. Keeps requires_grad and the version counter.

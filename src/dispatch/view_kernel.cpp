@@ -46,15 +46,23 @@ at::Tensor view(const at::Tensor& self, c10::SymIntArrayRef symbolic) {
   auto& known = known_view(meta.spec.get(), size);
   // A copy of a view may be out of date, and a view of it is one too.
   if (known.from == meta.spec && SizesRef(known.size) == size &&
-      !meta.copied_at.has_value()) {
+      !meta.is_copied_view()) {
     const LocalOpGuard guard(/*is_view=*/true);
+    const MadeLike mode(self);
     return make_distributed(
-        known.to, meta.shards[0].view(SizesRef(known.local_size)));
+        known.to,
+        meta.unchecked_shards()[0].view(SizesRef(known.local_size)),
+        self.is_inference() ? view_origin(self, /*copied=*/false)
+                            : ViewOrigin());
   }
   auto result = boxed_view(self, symbolic);
   const auto& made = distributed_meta(result);
-  if (made.shards.size() == 1 && !made.copied_at.has_value()) {
-    known = {meta.spec, Sizes(size), made.spec, Sizes(made.shards[0].sizes())};
+  if (made.shard_count() == 1 && !made.is_copied_view()) {
+    known = {
+        meta.spec,
+        Sizes(size),
+        made.spec,
+        Sizes(made.unchecked_shards()[0].sizes())};
   }
   return result;
 }

@@ -45,6 +45,23 @@ std::vector<Sizes> addbmm_sizes(const OpCall& call) {
   return {Sizes{left.sizes[1], right.sizes[2]}};
 }
 
+// Of an empty matrix ATen's addmv returns what is added as it is, without
+// broadcasting it to the result's size.
+Rule addmv_rule() {
+  Rule rule = biased_einsum_rule("mk,k->m");
+  rule.rows = [all = std::move(rule.rows)](const OpCall& call) {
+    Rows rows = all(call);
+    const TensorArg& added = call.tensor(0);
+    if (added.dim() != 1 || added.sizes[0] != call.tensor(1).sizes[0]) {
+      for (Row& row : rows) {
+        row.needs = Needs::NonEmpty;
+      }
+    }
+    return rows;
+  };
+  return rule;
+}
+
 }  // namespace
 
 void add_matrix_rules(RuleTable& table) {
@@ -55,7 +72,8 @@ void add_matrix_rules(RuleTable& table) {
       {"aten::dot", "aten::vdot"}, with_sizes(einsum_rule("k,k->"), dot_sizes));
 
   table.add({"aten::addmm", "aten::addmm_"}, biased_einsum_rule("mk,kn->mn"));
-  table.add({"aten::addmv", "aten::addmv_"}, biased_einsum_rule("mk,k->m"));
+  table.add({"aten::addmv", "aten::addmv_"}, addmv_rule());
+  table.add({"aten::addr", "aten::addr_"}, biased_einsum_rule("m,n->mn"));
   table.add(
       {"aten::baddbmm", "aten::baddbmm_"}, biased_einsum_rule("bmk,bkn->bmn"));
   table.add(

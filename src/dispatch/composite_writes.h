@@ -1,0 +1,28 @@
+// Ops that ATen makes of others, above our kernels, and that write in place
+// into results of their own: mean(...).add_(eps). What they write may lie such
+// that the op cannot keep the layout, a pending sum say. The caller never hears
+// of it: it is redistributed first. Elsewhere such a write is refused.
+#pragma once
+
+#include <ATen/core/stack.h>
+#include <torch/library.h>
+
+#include "dispatch/op_info.h"
+
+namespace tessera::detail {
+
+// Whether such an op is running in this thread.
+bool in_composite();
+
+// Whether a call writes into a tensor that is not replicated and no view:
+// nobody but the composite op can see that it is redistributed.
+bool writes_own(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
+
+// Redistributes what the call writes, in place: pending reductions are reduced;
+// where there are none, all is replicated. Communicates.
+void move_written(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
+
+// Registers them for a key of distributed tensors.
+void register_composite_writes(torch::Library& aten);
+
+}  // namespace tessera::detail

@@ -1,0 +1,77 @@
+// Every sample once more, on tensors and in modes that are not the usual ones:
+// permuted views, in which the last dimension is outermost in memory, and
+// inference mode, on tensors that were made outside and inside of it.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "testing/oracle.h"
+#include "testing/worlds.h"
+
+namespace tessera {
+namespace circumstances_test {
+
+using tessera::testing::Circumstances;
+using tessera::testing::Oracle;
+
+struct Named {
+  const char* name;
+  Circumstances circumstances;
+};
+
+class OpCircumstances : public ::testing::TestWithParam<Named> {};
+
+bool is_wanted_sample(const testing::Sample& sample) {
+  const char* wanted = std::getenv("TESSERA_SAMPLE");
+  return wanted == nullptr || sample.op == wanted;
+}
+
+// Kernels of ATen's that take tensors for contiguous without a look, as those
+// who call them see to.
+bool is_unsafe(const testing::Sample& sample, Circumstances circumstances) {
+  return circumstances == Circumstances::Transposed &&
+         (sample.op.starts_with("aten::_stack") ||
+          sample.op == "aten::native_layer_norm_backward");
+}
+
+TEST_P(OpCircumstances, SamplesEqualOneDevice) {
+  size_t calls = 0;
+  size_t samples = 0;
+  const bool ran = testing::with_mesh({4}, [&](const DeviceMesh& mesh) {
+    for (const auto& sample : testing::all_samples()) {
+      if (!is_wanted_sample(sample) ||
+          is_unsafe(sample, GetParam().circumstances)) {
+        continue;
+      }
+      const Oracle oracle(sample);
+      size_t failures = 0;
+      for (const auto& layouts : testing::layouts_to_try(
+               oracle.tensors(),
+               mesh,
+               testing::over_processes() ? 2 : 12,
+               ++samples)) {
+        ++calls;
+        const auto verdict =
+            oracle.check(mesh, layouts, GetParam().circumstances);
+        if (!verdict.failure.empty() && ++failures <= 2) {
+          ADD_FAILURE() << verdict.failure;
+        }
+      }
+    }
+  });
+  EXPECT_TRUE(ran);
+  std::cout << samples << " samples, " << calls << " layouts\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    OpCircumstances,
+    ::testing::Values(
+        Named{"Transposed", Circumstances::Transposed},
+        Named{"Inference", Circumstances::Inference},
+        Named{"InferenceInside", Circumstances::InferenceInside}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace circumstances_test
+}  // namespace tessera
