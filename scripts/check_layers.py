@@ -40,6 +40,7 @@ PUBLIC = {
     "process_group.h": "comm",
     "dtensor.h": "dispatch",
     "embedding.h": "dispatch",
+    "scopes.h": "api",
     "sharded.h": "api",
 }
 

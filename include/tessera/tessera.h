@@ -11,6 +11,7 @@
 #include "tessera/placement.h"
 #include "tessera/process_group.h"
 #include "tessera/rule.h"
+#include "tessera/scopes.h"
 #include "tessera/shard_math.h"
 #include "tessera/sharded.h"
 #include "tessera/spec.h"

@@ -11,6 +11,7 @@
 #include "scope.h"
 #include "tessera/debug.h"
 #include "tessera/dtensor.h"
+#include "tessera/scopes.h"
 
 namespace tessera::python {
 
@@ -107,13 +108,24 @@ c10::IValue to_ivalue(py::handle value) {
   return list_to_ivalue(value.cast<py::sequence>());
 }
 
-class PyImplicitReplication {
+// A guard of C++ that is held while the scope is entered; it may be entered
+// again.
+template <typename Guard>
+class GuardScope {
  public:
+  explicit GuardScope(const char* name) : guards_(name) {}
   void enter() { guards_.enter(); }
   void leave() { guards_.leave(); }
 
  private:
-  GuardStack<ImplicitReplication> guards_{"implicit_replication"};
+  GuardStack<Guard> guards_;
+};
+
+struct PyImplicitReplication : GuardScope<ImplicitReplication> {
+  PyImplicitReplication() : GuardScope("implicit_replication") {}
+};
+struct PyStrict : GuardScope<Strict> {
+  PyStrict() : GuardScope("strict") {}
 };
 
 template <typename Scope>
@@ -155,6 +167,7 @@ void bind_debugging(py::module_& m) {
       .def("records", &PyCommDebugMode::records)
       .def("table", &PyCommDebugMode::table);
   bind_scope<PyImplicitReplication>(m, "ImplicitReplication");
+  bind_scope<PyStrict>(m, "Strict");
 
   m.def(
       "explain",

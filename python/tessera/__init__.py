@@ -17,6 +17,7 @@ import torch as _torch  # noqa: F401  (loads the libraries that _C stands on)
 
 from tessera import (  # noqa: F401
     _checkpoint,
+    _composites,
     _parametrizations,
     _refusals,
     debug,
@@ -35,6 +36,7 @@ from tessera._factories import (
     randn,
     zeros,
 )
+from tessera._scopes import strict
 from tessera._tensor import DTensor
 from tessera._world import World, simulate
 from tessera.device_mesh import DeviceMesh, init_device_mesh
@@ -76,6 +78,7 @@ __all__ = [
     "register_rule",
     "sharded",
     "simulate",
+    "strict",
     "zeros",
 ]
 

@@ -156,10 +156,13 @@ def test_views_alias_or_raise(mesh):
     assert torch.equal(x.full_tensor(), 2 * value)
 
 
-def test_ops_without_a_rule(x):
-    with pytest.raises(
-        NotImplementedError,
-        match="aten.linalg_qr.default does not have a sharding strategy "
-        "registered",
+def test_storage_is_not_changed(x):
+    for change in (
+        lambda: x.resize_(2, 2),
+        lambda: x.set_(),
+        lambda: x.is_set_to(x),
     ):
-        torch.linalg.qr(x)
+        with pytest.raises(
+            NotImplementedError, match="does not have a sharding strategy"
+        ):
+            change()

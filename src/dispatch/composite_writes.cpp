@@ -14,11 +14,6 @@ namespace {
 
 thread_local int depth = 0;
 
-struct CompositeScope {
-  CompositeScope() { ++depth; }
-  ~CompositeScope() { --depth; }
-};
-
 void run_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const CompositeScope scope;
   op.callBoxedForDispatchKey(
@@ -55,6 +50,9 @@ void for_each_own(
 
 }  // namespace
 
+CompositeScope::CompositeScope() { ++depth; }
+CompositeScope::~CompositeScope() { --depth; }
+
 bool in_composite() { return depth > 0; }
 
 bool writes_own(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
@@ -71,6 +69,17 @@ void move_written(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
   });
 }
 
+void reduce_written(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
+  const c10::NoGradGuard no_grad;
+  for_each_own(op, args, [&](const at::Tensor& tensor) {
+    const auto& placements = distributed_meta(tensor).spec->placements;
+    const auto reduced = grad_placements_of(placements);
+    if (reduced != placements) {
+      become(tensor, redistribute(tensor, reduced, op.name));
+    }
+  });
+}
+
 void register_composite_writes(torch::Library& aten) {
   for (const char* name :
        {"rms_norm",
@@ -78,14 +87,6 @@ void register_composite_writes(torch::Library& aten) {
         "gru_cell",
         "rnn_tanh_cell",
         "rnn_relu_cell",
-        "lstm.input",
-        "lstm.data",
-        "gru.input",
-        "gru.data",
-        "rnn_tanh.input",
-        "rnn_tanh.data",
-        "rnn_relu.input",
-        "rnn_relu.data",
         // Derivatives, which write into zeros of theirs.
         "index_select_backward",
         "value_selecting_reduction_backward",

@@ -22,6 +22,18 @@ bool writes_own(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
 // where there are none, all is replicated. Communicates.
 void move_written(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
 
+// Reduces what is pending of what the call writes, in place. Communicates.
+void reduce_written(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
+
+// While one is alive, such an op is running in this thread.
+class CompositeScope {
+ public:
+  CompositeScope();
+  ~CompositeScope();
+  CompositeScope(const CompositeScope&) = delete;
+  CompositeScope& operator=(const CompositeScope&) = delete;
+};
+
 // Registers them for a key of distributed tensors.
 void register_composite_writes(torch::Library& aten);
 

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "dispatch/tensor.h"
+
 namespace tessera::detail {
 
 const OpInfo& aten_op(const char* name, const char* overload) {
@@ -67,9 +69,35 @@ at::Tensor reshape_alias(
   return self.view(size);
 }
 
+// A shard may be a conjugate view, which has no real view. The whole tensor
+// does not say so, and formulas do not resolve it: the view is of a copy.
+at::Tensor view_as_real(const at::Tensor& self) {
+  static const OpInfo& op = aten_op("view_as_real");
+  const MadeLike mode(self);
+  Shards resolved;
+  bool copied = false;
+  for (const auto& shard : current_shards(self)) {
+    copied |= shard.is_conj();
+    resolved.push_back(shard.resolve_conj());
+  }
+  if (!copied) {
+    return run_by_rule(op, self)[0].toTensor();
+  }
+  const auto view =
+      run_by_rule(
+          op,
+          make_distributed(distributed_meta(self).spec, std::move(resolved)))[0]
+          .toTensor();
+  return make_distributed(
+      distributed_meta(view).spec,
+      current_shards(view),
+      view_origin(self, /*copied=*/true));
+}
+
 }  // namespace
 
 void register_decompositions(torch::Library& aten) {
+  aten.impl("view_as_real", &view_as_real);
   aten.impl("squeeze", &squeeze);
   aten.impl("squeeze.dim", &squeeze_dim);
   aten.impl("_reshape_alias", &reshape_alias);

@@ -5,6 +5,7 @@
 #include <ATen/ops/transpose.h>
 #include <ATen/ops/unsqueeze.h>
 
+#include "dispatch/as_strided.h"
 #include "dispatch/tensor.h"
 #include "dispatch/view_kernel.h"
 
@@ -63,6 +64,7 @@ void register_handwritten(torch::Library& aten) {
   aten.impl("detach", &detach);
   aten.impl("alias", &detach);
   aten.impl("view", &view);
+  aten.impl("as_strided", &as_strided);
   aten.impl("squeeze_", &squeeze_);
   aten.impl("squeeze_.dim", &squeeze_dim_);
   aten.impl("squeeze_.dims", &squeeze_dims_);

@@ -9,6 +9,7 @@
 #include "dispatch/agreement.h"
 #include "dispatch/call_key.h"
 #include "dispatch/composite_writes.h"
+#include "dispatch/fallback.h"
 #include "dispatch/learn_dtypes.h"
 #include "dispatch/op_plan.h"
 #include "dispatch/plain_args.h"
@@ -360,13 +361,24 @@ std::shared_ptr<OpPlan> make_plan(const OpInfo& op, Args args) {
   }
 }
 
+void run_without_rule(const OpInfo& op, Args args, Stack& stack) {
+  if (op.writes && in_composite()) {
+    reduce_written(op, args);
+  }
+  run_on_gathered(op, &stack);
+  raise_device_errors();
+}
+
 // Finds the plan of a call, or makes it, and carries it out.
 void plan_and_execute(const OpInfo& op, Args args, Stack& stack) {
   if (op.writes) {
     check_written(op, args);
   }
   const Rule* rule = op.rule();
-  const CallKey key(op, args, rule != nullptr && rule->ignores_numbers);
+  if (C10_UNLIKELY(rule == nullptr)) {
+    return run_without_rule(op, args, stack);
+  }
+  const CallKey key(op, args, rule->ignores_numbers);
   if (key.has_plain_tensor()) {
     admit_plain_tensors(op, args);
   }

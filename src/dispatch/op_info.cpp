@@ -57,6 +57,18 @@ int32_t aliased_argument(
   return -1;
 }
 
+// Batch norms write the running statistics although their schema does not say
+// so.
+bool is_running_statistic(
+    const c10::FunctionSchema& schema, const c10::Argument& argument) {
+  return schema.name().find("batch_norm") != std::string::npos &&
+         schema.name().find("backward") == std::string::npos &&
+         schema.name().find("no_training") == std::string::npos &&
+         schema.name().find("functional") == std::string::npos &&
+         (argument.name() == "running_mean" ||
+          argument.name() == "running_var");
+}
+
 ReturnInfo return_info(
     const c10::FunctionSchema& schema, const c10::Argument& ret) {
   ReturnInfo info;
@@ -85,7 +97,9 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
   for (const auto& argument : schema.arguments()) {
     args.push_back(kind_of(argument.type()));
     const auto* alias = argument.alias_info();
-    written_args.push_back(alias != nullptr && alias->isWrite());
+    written_args.push_back(
+        (alias != nullptr && alias->isWrite()) ||
+        is_running_statistic(schema, argument));
     writes |= written_args.back();
   }
   only_writes = writes;

@@ -5,7 +5,6 @@
 #include "dispatch/agreement.h"
 #include "dispatch/infer.h"
 #include "plan/propagate.h"
-#include "tessera/language.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {
@@ -186,28 +185,13 @@ InferredOutputs infer(
   return infer_outputs(op, rule, args, call, op_call);
 }
 
-const Rule& rule_or_refuse(const OpInfo& op) {
-  const Rule* rule = op.rule();
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      rule != nullptr,
-      "Operator ",
-      op.display_name,
-      " does not have a sharding strategy registered. Redistribute to plain "
-      "tensors (full_tensor(), to_local()) or add a rule with ",
-      spell("tessera::register_rule"),
-      "(\"",
-      op.name,
-      "\", ...)");
-  return *rule;
-}
-
 // One call on its way to a plan: what is known of it before a row is chosen.
 class Planner {
  public:
   Planner(const OpInfo& op, c10::ArrayRef<c10::IValue> args)
       : op_(op),
         args_(args),
-        rule_(rule_or_refuse(op)),
+        rule_(*op.rule()),
         tensors_(call_tensors(op, args)),
         plan_(std::make_shared<OpPlan>(
             common_mesh(op.display_name, tensors_.tensors))) {

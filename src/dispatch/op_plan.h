@@ -60,8 +60,8 @@ struct OpPlan {
   explicit OpPlan(const DeviceMesh& m) : mesh(m) {}
 };
 
-// Plans one call. Throws c10::NotImplementedError for an op without a rule and
-// c10::ValueError for arguments on different meshes. Does not communicate.
+// Plans one call. Requires: the op has a rule. Throws c10::ValueError for
+// arguments on different meshes. Does not communicate.
 std::shared_ptr<OpPlan> plan_op(
     const OpInfo& op, c10::ArrayRef<c10::IValue> args);
 

@@ -1,6 +1,7 @@
 #include "dispatch/plain_args.h"
 #include "tessera/language.h"
 
+#include <ATen/ops/alias.h>
 #include <torch/csrc/autograd/function.h>
 
 namespace tessera::detail {
@@ -18,24 +19,49 @@ const DeviceMesh* first_mesh(const CallTensors& call) {
   return nullptr;
 }
 
-// A tensor that formulas made of the global shape and now write into: each rank
-// goes on with a copy of its own.
-void replicate_in_place(const at::Tensor& plain, const DeviceMesh& mesh) {
-  Shards copies;
-  for (size_t i = 0; i < mesh.local_positions().size(); ++i) {
-    copies.push_back(plain.clone());
-  }
+at::Tensor replicated_like(
+    const at::Tensor& like, const DeviceMesh& mesh, Shards shards) {
   const Placements placements(mesh.ndim(), Replicate());
-  become(
-      plain,
-      make_distributed(
-          Spec::make(
-              mesh,
-              placements,
-              plain.sizes(),
-              plain.strides(),
-              plain.scalar_type()),
-          std::move(copies)));
+  return make_distributed(
+      Spec::make(
+          mesh, placements, like.sizes(), like.strides(), like.scalar_type()),
+      std::move(shards));
+}
+
+// A tensor that formulas made of the global shape and now write into: each rank
+// goes on with memory of its own, the first with the tensor's, so that plain
+// views of it which are still about see what is written.
+void replicate_base(const at::Tensor& base, const DeviceMesh& mesh) {
+  const bool dense = base.is_non_overlapping_and_dense();
+  Shards shards;
+  for (size_t i = 0; i < mesh.local_positions().size(); ++i) {
+    shards.push_back(i == 0 && dense ? at::alias(base) : base.clone());
+  }
+  become(base, replicated_like(base, mesh, std::move(shards)));
+}
+
+// The same for a tensor that may be a view: then its base is what each rank
+// goes on with, or the write would be lost there.
+void replicate_in_place(const at::Tensor& plain, const DeviceMesh& mesh) {
+  if (!plain.is_view()) {
+    return replicate_base(plain, mesh);
+  }
+  const at::Tensor base(plain._base());
+  if (!is_dtensor(base)) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        base.is_non_overlapping_and_dense(),
+        "a view of a plain tensor whose elements do not fill its memory cannot "
+        "be written with distributed ones");
+    replicate_base(base, mesh);
+  }
+  const auto& shards = current_shards(base);
+  Shards parts;
+  for (const auto& shard : shards) {
+    const int64_t offset = plain.storage_offset() - shards[0].storage_offset() +
+                           shard.storage_offset();
+    parts.push_back(shard.as_strided(plain.sizes(), plain.strides(), offset));
+  }
+  become(plain, replicated_like(plain, mesh, std::move(parts)));
 }
 
 }  // namespace

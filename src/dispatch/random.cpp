@@ -244,6 +244,8 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(
 
 void seed_random(uint64_t seed) { random_state().seed(seed); }
 
+uint64_t next_random_seed() { return random_bits(random_state().next(), 0); }
+
 void register_random(torch::Library& aten) {
   aten.impl("uniform_", &uniform_);
   aten.impl("normal_", &normal_);

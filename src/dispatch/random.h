@@ -9,4 +9,8 @@ namespace tessera::detail {
 
 void seed_random(uint64_t seed);
 
+// A seed for an op that draws by itself: the same on every rank, another for
+// each call.
+uint64_t next_random_seed();
+
 }  // namespace tessera::detail

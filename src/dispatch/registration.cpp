@@ -10,6 +10,7 @@
 #include "dispatch/amp.h"
 #include "dispatch/bag_ops.h"
 #include "dispatch/composite_writes.h"
+#include "dispatch/composites.h"
 #include "dispatch/decompose.h"
 #include "dispatch/decompose_weight_norm.h"
 #include "dispatch/embedding.h"
@@ -143,6 +144,7 @@ struct Registration {
     register_decompositions(aten);
     register_amp(aten);
     register_weight_norm(aten);
+    register_composites(aten, aten_autograd);
     register_boxed_kernels(aten);
     fallback.fallback(
         torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());

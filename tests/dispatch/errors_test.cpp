@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/scopes.h"
 #include "tests/dispatch/full_value.h"
 
 namespace tessera {
@@ -78,6 +79,7 @@ TEST(Errors, NumbersArePlainWithoutAsking) {
 TEST(Errors, OpWithoutARuleNamesItself) {
   on_four_ranks([](const DeviceMesh& mesh) {
     const auto x = laid_out(value(), mesh, Shard(0), 1);
+    const Strict strict;
     EXPECT_THAT(
         error_of<c10::NotImplementedError>([&] { at::linalg_qr(x); }),
         AllOf(

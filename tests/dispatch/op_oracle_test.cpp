@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tessera/rule.h"
+#include "tessera/scopes.h"
 #include "testing/oracle.h"
 #include "testing/worlds.h"
 
@@ -129,8 +130,9 @@ TEST(OpOracleSelfTest, FindsAWrongNumber) {
   });
 }
 
-// An op that no rule serves is a failure, too, unless the sample says so.
+// An op that is refused is a failure, too, unless the sample says so.
 TEST(OpOracleSelfTest, FindsARefusal) {
+  const Strict strict;
   tessera::testing::Sample sample{"aten::histc", {tessera::testing::t({5, 3})}};
   tessera::testing::with_mesh({4}, [&](const DeviceMesh& mesh) {
     const auto verdict = Oracle(sample).check(mesh, {{Shard(0)}});

@@ -1,0 +1,13 @@
+// What a user's scopes ask of every op: see include/tessera/scopes.h. They hold
+// on all threads, those of a backward pass included.
+#pragma once
+
+namespace tessera::detail {
+
+void enter_strict();
+void leave_strict();
+// Whether ops without a rule are refused: inside the scope, or always with
+// TESSERA_STRICT=1 in the environment.
+bool is_strict();
+
+}  // namespace tessera::detail
