@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "dispatch/autograd.h"
 #include "dispatch/tensor.h"
 #include "testing/rejoin.h"
 #include "testing/worlds.h"
@@ -94,7 +95,10 @@ void run_backward(
   std::vector<at::Tensor> roots;
   std::vector<at::Tensor> gradients;
   for (size_t i = 0; i < evaluation.results.size(); ++i) {
-    const auto& result = evaluation.results[i];
+    auto result = evaluation.results[i];
+    if (result.defined() && result.requires_grad() && result.is_leaf()) {
+      result = result * 1;  // the argument itself: nothing was done with it
+    }
     if (result.defined() && result.requires_grad()) {
       roots.push_back(result);
       gradients.push_back(incoming_gradient(result, i, mesh));
@@ -218,18 +222,29 @@ std::string compare_all(
   return "";
 }
 
-// A gradient that is missing on one side counts as zero. So does a plain zero:
-// some formulas give one where a result does not depend on an argument.
+// A gradient that is missing on one side counts as zero.
 void fill_missing(
     std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& leaves) {
   for (size_t i = 0; i < gradients.size(); ++i) {
-    const bool plain_zero = gradients[i].defined() && is_dtensor(leaves[i]) &&
-                            !is_dtensor(gradients[i]) &&
-                            !gradients[i].any().item<bool>();
-    if (!gradients[i].defined() || plain_zero) {
+    if (!gradients[i].defined()) {
       gradients[i] = at::zeros_like(leaves[i].detach());
     }
   }
+}
+
+// Which gradient does not lie as its leaf; empty if none. A pending reduction's
+// is replicated.
+std::string misplaced_gradient(
+    const std::vector<at::Tensor>& gradients,
+    const std::vector<Placements>& leaves) {
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const auto placements = DTensor(gradients[i]).placements();
+    if (placements != PlacementsRef(detail::grad_placements_of(leaves[i]))) {
+      return "gradient " + std::to_string(i) + " is laid out as " +
+             to_string(placements) + ", its leaf as " + to_string(leaves[i]);
+    }
+  }
+  return "";
 }
 
 }  // namespace
@@ -352,20 +367,29 @@ Oracle::Arranged Oracle::arrange(
 }
 
 std::string Oracle::failure_of(
-    const Arranged& tensors, const DeviceMesh& mesh) const {
+    const Arranged& tensors,
+    const DeviceMesh& mesh,
+    const std::vector<Placements>& layouts) const {
   auto failure = compare(evaluate(tensors, &mesh, false), mesh);
   if (!failure.empty() || !differentiable_) {
     return failure;
   }
   const auto actual = evaluate(tensors, &mesh, true);
   failure = compare(actual, mesh);
-  return failure.empty() ? compare_all(
-                               "gradient",
-                               actual.gradients,
-                               expected_.gradients,
-                               mesh,
-                               precision_)
-                         : failure;
+  if (failure.empty()) {
+    failure = compare_all(
+        "gradient", actual.gradients, expected_.gradients, mesh, precision_);
+  }
+  if (!failure.empty()) {
+    return failure;
+  }
+  std::vector<Placements> leaves;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (takes_gradient(tensors_[i])) {
+      leaves.push_back(layouts[i]);
+    }
+  }
+  return misplaced_gradient(actual.gradients, leaves);
 }
 
 bool Oracle::refused_transposed() const {
@@ -414,12 +438,14 @@ Oracle::Verdict Oracle::check(
   try {
     switch (circumstances) {
       case Circumstances::Usual:
-        verdict.failure = failure_of(arrange(mesh, layouts, false), mesh);
+        verdict.failure =
+            failure_of(arrange(mesh, layouts, false), mesh, layouts);
         break;
       case Circumstances::Transposed:
         verdict.refused = refused_transposed();
         if (!verdict.refused) {
-          verdict.failure = failure_of(arrange(mesh, layouts, true), mesh);
+          verdict.failure =
+              failure_of(arrange(mesh, layouts, true), mesh, layouts);
         }
         break;
       case Circumstances::Inference:

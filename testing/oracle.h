@@ -57,7 +57,10 @@ class Oracle {
       const DeviceMesh& mesh,
       const std::vector<Placements>& layouts,
       bool transposed) const;
-  std::string failure_of(const Arranged& tensors, const DeviceMesh& mesh) const;
+  std::string failure_of(
+      const Arranged& tensors,
+      const DeviceMesh& mesh,
+      const std::vector<Placements>& layouts) const;
   // Whether one device refuses the sample on tensors that are permuted views.
   bool refused_transposed() const;
   std::string failure_in_inference_mode(

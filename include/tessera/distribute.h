@@ -41,7 +41,7 @@ TESSERA_API DTensor distribute_tensor(
     const DistributeOptions& options = {});
 
 // The same in place: the very tensor becomes distributed, so that modules and
-// optimizers that hold it go on with it.
+// optimizers that hold it go on with it. A gradient that it has goes with it.
 TESSERA_API void distribute_(
     at::Tensor tensor,
     const DeviceMesh& mesh,
@@ -83,8 +83,8 @@ TESSERA_API DTensor randn(
     PlacementsRef placements = {},
     const at::TensorOptions& options = {});
 
-// Seeds the random ops on distributed tensors. Every rank must call it with the
-// same seed. Without a call the seed is a constant.
+// Seeds torch's default generators, from which distributed tensors draw: the
+// same as torch::manual_seed. Every rank must call it with the same seed.
 TESSERA_API void manual_seed(uint64_t seed);
 
 }  // namespace tessera

@@ -87,8 +87,8 @@ void bind_factories(py::module_& m) {
       "manual_seed",
       &manual_seed,
       py::arg("seed"),
-      "Seeds the random operations on distributed tensors, as every rank must "
-      "with the same seed.");
+      "Seeds torch's default generators, from which distributed tensors draw; "
+      "the same as torch.manual_seed. Every rank must use the same seed.");
 }
 
 }  // namespace tessera::python

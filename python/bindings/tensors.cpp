@@ -44,6 +44,17 @@ at::Tensor from_local(
   return DTensor::from_local(locals, mesh, wanted, options);
 }
 
+// A result of an op is refused for what it is, whatever the placements.
+Placements wanted_placements(
+    const at::Tensor& tensor,
+    const DeviceMesh& mesh,
+    py::handle placements,
+    const char* caller) {
+  return tensor.is_leaf() || is_dtensor(tensor)
+             ? as_placements(placements, mesh, tensor.dim(), caller)
+             : Placements();
+}
+
 at::Tensor distribute(
     const at::Tensor& tensor,
     py::handle device_mesh,
@@ -51,7 +62,7 @@ at::Tensor distribute(
     bool same_on_all_ranks) {
   const auto mesh = as_mesh(device_mesh, "distribute_tensor");
   const auto wanted =
-      as_placements(placements, mesh, tensor.dim(), "distribute_tensor");
+      wanted_placements(tensor, mesh, placements, "distribute_tensor");
   py::gil_scoped_release no_gil;
   return distribute_tensor(tensor, mesh, wanted, {same_on_all_ranks});
 }
@@ -63,7 +74,7 @@ void distribute_in_place(
     bool same_on_all_ranks) {
   const auto mesh = as_mesh(device_mesh, "distribute_");
   const auto wanted =
-      as_placements(placements, mesh, tensor.dim(), "distribute_");
+      wanted_placements(tensor, mesh, placements, "distribute_");
   py::gil_scoped_release no_gil;
   distribute_(tensor, mesh, wanted, {same_on_all_ranks});
 }
@@ -102,24 +113,6 @@ at::Tensor full_tensor(const at::Tensor& tensor, py::handle grad_placements) {
   auto wanted = as_optional_placements(grad_placements, "full_tensor");
   py::gil_scoped_release no_gil;
   return DTensor(tensor).full_tensor(std::move(wanted));
-}
-
-// Gradients that arrive at a leaf are brought to the leaf's own layout.
-// distribute_tensor does this for what it makes; a torch.nn.Parameter made of
-// its result is another leaf.
-void keep_grad_layout(const at::Tensor& leaf) {
-  leaf.register_hook(
-      [spec = DTensor(leaf).spec()](const at::Tensor& grad) -> at::Tensor {
-        if (is_dtensor(grad)) {
-          return DTensor(grad).redistribute(spec->placements);
-        }
-        // Some formulas give a plain tensor, equal on every rank.
-        return distribute_tensor(
-            grad.detach(),
-            spec->mesh,
-            spec->placements,
-            {/*same_on_all_ranks=*/true});
-      });
 }
 
 std::string layout_text(const at::Tensor& tensor) {
@@ -226,7 +219,6 @@ void bind_tensors(py::module_& m) {
       },
       "The layout: mesh, placements, shape, strides and dtype.");
   m.def("layout_text", &layout_text, py::arg("tensor"));
-  m.def("keep_grad_layout", &keep_grad_layout, py::arg("leaf"));
 }
 
 }  // namespace tessera::python

@@ -38,7 +38,6 @@ def distribute_tensor(
     )
     if isinstance(tensor, nn.Parameter) and result is not tensor:
         result = nn.Parameter(result.detach(), tensor.requires_grad)
-        _keep_grad_layout(result)
     return result
 
 
@@ -68,13 +67,6 @@ def _same_everywhere(src_data_rank: int | None) -> bool:
     return src_data_rank is None
 
 
-def _keep_grad_layout(parameter: torch.Tensor) -> None:
-    """Gradients come in the parameter's own layout, reduced once."""
-    if parameter.requires_grad and not hasattr(parameter, "_keeps_grad_layout"):
-        _C.keep_grad_layout(parameter)
-        parameter._keeps_grad_layout = True
-
-
 def distribute_module(
     module: nn.Module,
     device_mesh=None,
@@ -100,8 +92,6 @@ def distribute_module(
     for tensor in (*module.parameters(), *module.buffers()):
         if not _C.is_dtensor(tensor):
             _C.distribute_(tensor, mesh, None, False)
-        elif tensor.is_leaf:
-            _keep_grad_layout(tensor)
     if before_forward is not None:
         module.register_forward_pre_hook(
             lambda this, inputs: before_forward(this, inputs, mesh)

@@ -4,7 +4,6 @@
 
 #include "comm/collectives.h"
 #include "comm/comm_event.h"
-#include "dispatch/autograd.h"
 #include "dispatch/plain_value.h"
 #include "dispatch/tensor.h"
 #include "kernels/large_pages.h"
@@ -120,18 +119,6 @@ Placements checked_placements(
   return placements;
 }
 
-// A parameter's gradient is brought to the parameter's layout as it arrives:
-// one reduction, and optimizers find every term in place.
-void keep_grad_like(const at::Tensor& leaf) {
-  leaf.register_hook(
-      [spec = detail::distributed_meta(leaf).spec](const at::Tensor& grad) {
-        // A formula may give none.
-        return grad.defined()
-                   ? detail::grad_in_layout(grad, spec->mesh, spec->placements)
-                   : grad;
-      });
-}
-
 at::Tensor distribute_value(
     const at::Tensor& tensor,
     const DeviceMesh& mesh,
@@ -153,12 +140,32 @@ at::Tensor distribute_value(
   return detail::make_distributed(std::move(spec), std::move(shards));
 }
 
+// What is distributed already may be the result of an op.
 void check_leaf(const at::Tensor& tensor) {
   TORCH_CHECK(
-      !tensor.requires_grad() || tensor.is_leaf(),
+      !tensor.defined() || detail::is_dtensor(tensor) ||
+          !tensor.requires_grad() || tensor.is_leaf(),
       "[distribute_tensor] can only distribute leaf tensors, but this one is "
       "the result of an op that autograd records: distribute leaf tensor(s) "
       "and compute on those, or detach() it");
+}
+
+// The gradient that a parameter has already: it must go with the parameter.
+// Undefined where there is none to convert.
+at::Tensor plain_grad_of(const at::Tensor& leaf) {
+  const auto& grad = leaf.grad();
+  if (!grad.defined() || detail::is_dtensor(grad)) {
+    return {};
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      grad.layout() == c10::kStrided,
+      "[distribute_] the parameter has a sparse gradient, which cannot be "
+      "distributed: set it to none before, or make it dense");
+  TORCH_CHECK(
+      !grad.requires_grad(),
+      "[distribute_] the parameter's gradient is part of a graph itself: "
+      "detach() it or set it to none before");
+  return grad;
 }
 
 }  // namespace
@@ -185,17 +192,14 @@ DTensor distribute_tensor(
     const DeviceMesh& mesh,
     PlacementsRef given,
     const DistributeOptions& options) {
+  check_leaf(tensor);
   const auto placements = checked_placements(tensor, mesh, given);
   if (detail::is_dtensor(tensor)) {
     check_already_distributed(tensor, mesh, placements);
     return DTensor(tensor);
   }
-  check_leaf(tensor);
   auto result = distribute_value(tensor, mesh, placements, options);
-  if (tensor.requires_grad()) {
-    result.requires_grad_(true);
-    keep_grad_like(result);
-  }
+  result.requires_grad_(tensor.requires_grad());
   return DTensor(std::move(result));
 }
 
@@ -204,6 +208,7 @@ void distribute_(
     const DeviceMesh& mesh,
     PlacementsRef given,
     const DistributeOptions& options) {
+  check_leaf(tensor);
   const auto placements = checked_placements(tensor, mesh, given);
   if (detail::is_dtensor(tensor)) {
     check_already_distributed(tensor, mesh, placements);
@@ -211,9 +216,10 @@ void distribute_(
   }
   check_leaf(tensor);
   const detail::MadeLike mode(tensor);
+  const auto grad = plain_grad_of(tensor);
   detail::become(tensor, distribute_value(tensor, mesh, placements, options));
-  if (tensor.requires_grad()) {
-    keep_grad_like(tensor);
+  if (grad.defined()) {
+    detail::become(grad, distribute_value(grad, mesh, placements, options));
   }
 }
 

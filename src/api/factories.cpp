@@ -1,8 +1,8 @@
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 
-#include "dispatch/random.h"
 #include "dispatch/tensor.h"
 #include "tessera/distribute.h"
 #include "tessera/shard_math.h"
@@ -129,6 +129,6 @@ DTensor randn(
       [](const at::Tensor& tensor) { tensor.normal_(0, 1); });
 }
 
-void manual_seed(uint64_t seed) { detail::seed_random(seed); }
+void manual_seed(uint64_t seed) { at::manual_seed(seed); }
 
 }  // namespace tessera

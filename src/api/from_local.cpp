@@ -76,6 +76,26 @@ Sizes given_or_even_shape(
   return even_shape(locals[0].sizes(), mesh, placements);
 }
 
+// A term's gradient must follow from the reduction's alone.
+void check_differentiable(at::TensorList locals, PlacementsRef placements) {
+  if (!c10::GradMode::is_enabled() ||
+      std::none_of(locals.begin(), locals.end(), [](const auto& local) {
+        return local.requires_grad();
+      })) {
+    return;
+  }
+  for (const auto& placement : placements) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !placement.is_partial() || placement.reduce_op() == ReduceOp::Sum ||
+            placement.reduce_op() == ReduceOp::Avg,
+        kFromLocal,
+        "a shard that requires grad cannot be a term of ",
+        placement.str(),
+        ": its gradient depends on the other ranks' terms. Expected Partial "
+        "of sum or avg; otherwise detach() the shard");
+  }
+}
+
 // Every rank tells the others its shard's shape and dtype; all must agree with
 // the layout, or all throw.
 void compare_over_ranks(
@@ -171,6 +191,7 @@ at::Tensor from_local(
       mesh,
       locals[0].dim(),
       "from_local");
+  check_differentiable(locals, placements);
   const auto shape = given_or_even_shape(locals, mesh, placements, options);
   const auto strides =
       options.stride.value_or(global_strides(shape, locals[0]));

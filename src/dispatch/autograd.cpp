@@ -2,6 +2,8 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -10,6 +12,7 @@
 #include <unordered_set>
 
 #include "comm/comm_event.h"
+#include "dispatch/grad_layout.h"
 #include "dispatch/plain_args.h"
 #include "dispatch/run_steps.h"
 #include "plan/redistribute_plan.h"
@@ -137,6 +140,7 @@ NodePtr make_node(Args&&... args) {
 // Makes `outputs` the results of `node`, whose gradients go to `inputs`.
 void record(
     const NodePtr& node, at::TensorList inputs, at::TensorList outputs) {
+  keep_grad_layouts(inputs);
   torch::autograd::edge_list edges;
   edges.reserve(inputs.size());
   for (const auto& input : inputs) {
@@ -146,6 +150,14 @@ void record(
   for (const auto& output : outputs) {
     torch::autograd::set_history(output, node);
   }
+}
+
+// By how much the gradient of an average is more than that of each term.
+int64_t averaged_over(const Spec& spec, int64_t mesh_dim) {
+  const auto& placement = spec.placements[mesh_dim];
+  const bool averages =
+      placement.is_partial() && placement.reduce_op() == ReduceOp::Avg;
+  return averages ? spec.mesh.size(mesh_dim) : 1;
 }
 
 class FromShards final : public BoundaryNode {
@@ -160,6 +172,13 @@ class FromShards final : public BoundaryNode {
     }
     const auto grad = grad_in_layout(grads[0], spec_->mesh, grad_);
     auto shards = to_shards(grad, grad_);
+    int64_t terms = 1;
+    for (int64_t m = 0; m < spec_->mesh.ndim(); ++m) {
+      terms *= averaged_over(*spec_, m);
+    }
+    for (size_t i = 0; i < shards.size() && terms > 1; ++i) {
+      shards[i] = at::div(shards[i], terms);
+    }
     if (!shared_) {
       return shards;
     }
@@ -184,6 +203,12 @@ class ToShards final : public BoundaryNode {
 
   variable_list apply(variable_list&& grads) override {
     const auto& mesh = spec_->mesh;
+    // The way back of FromShards. A gradient that is pending itself is the sum
+    // of its terms already.
+    int64_t terms = 1;
+    for (int64_t m = 0; m < mesh.ndim(); ++m) {
+      terms *= grad_[m].is_partial() ? 1 : averaged_over(*spec_, m);
+    }
     for (size_t i = 0; i < grads.size(); ++i) {
       if (!grads[i].defined()) {
         grads[i] = at::zeros(
@@ -193,6 +218,9 @@ class ToShards final : public BoundaryNode {
       // An expanded gradient, or a transposed one: the layout promises memory
       // of its own, in its order.
       grads[i] = with_strides_of(*spec_, std::move(grads[i]));
+      if (terms > 1) {
+        grads[i] = at::mul(grads[i], terms);
+      }
     }
     return {from_shards(spec_->with(grad_), grads, false)};
   }

@@ -3,6 +3,7 @@
 
 #include "dispatch/bag_max.h"
 #include "dispatch/bag_ops.h"
+#include "dispatch/grad_layout.h"
 #include "dispatch/typed_op.h"
 
 namespace tessera::detail {
@@ -227,6 +228,10 @@ Bags bag(
     const BagLocal& local) {
   if (records(weight) ||
       (per_sample_weights.has_value() && records(*per_sample_weights))) {
+    keep_grad_layouts(weight);
+    if (per_sample_weights.has_value()) {
+      keep_grad_layouts(*per_sample_weights);
+    }
     auto results =
         Bag::apply(weight, indices, offsets, per_sample_weights, args, local);
     return {std::move(results[0]), std::move(results[1])};

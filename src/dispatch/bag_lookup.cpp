@@ -14,6 +14,7 @@
 #include "dispatch/bag_columns.h"
 #include "dispatch/bag_exchange.h"
 #include "dispatch/decompose.h"
+#include "dispatch/grad_layout.h"
 
 namespace tessera::detail {
 
@@ -171,6 +172,8 @@ std::vector<at::Tensor> lookup_bags(
       distributed_meta(weight).spec, mesh_dim, std::move(bags), query);
   visit->meet(problem, wants);
   check_current(weight);
+  keep_grad_layouts(weight);
+  keep_grad_layouts(factors);
   return LookupBags::apply(weight, at::TensorList(factors), visit);
 }
 

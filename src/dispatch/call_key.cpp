@@ -1,7 +1,11 @@
 #include "dispatch/call_key.h"
 
+#include <c10/core/DefaultDtype.h>
+
 #include <bit>
 #include <cstring>
+
+#include "dispatch/grad_layout.h"
 
 namespace tessera::detail {
 
@@ -27,7 +31,9 @@ enum Tag : uint64_t {
 
 CallKey::CallKey(
     const OpInfo& op, c10::ArrayRef<c10::IValue> args, bool ignores_numbers) {
-  add(reinterpret_cast<uint64_t>(&op));
+  const auto dtype =
+      static_cast<uint64_t>(c10::get_default_dtype_as_scalartype());
+  add(dtype << 56 | reinterpret_cast<uint64_t>(&op));
   for (size_t i = 0; i < args.size(); ++i) {
     const c10::IValue& value = args[i];
     switch (op.args[i]) {
@@ -58,6 +64,7 @@ void CallKey::add_tensor(const at::Tensor& tensor) {
     if (distributed_meta(tensor).is_copied_view()) {
       check_current(tensor);
     }
+    has_new_leaf_ |= is_new_leaf(tensor);
     add((tensor.is_meta() ? kMetaTensor : kTensor) |
         reinterpret_cast<uint64_t>(distributed_meta(tensor).spec.get()));
   } else {

@@ -1,5 +1,11 @@
-// The cache's key: the op, the specs of its tensors and every plain argument
-// that may change a row, a shape or a dtype, as a row of words.
+// The cache's key: the op, the specs of its tensors, every plain argument and
+// all global state that may change a row, a shape or a dtype, as a row of
+// words.
+//
+// The only global state of that kind is the default dtype: numbers and integers
+// are promoted to it. The rest acts on local calls, which are made anew every
+// time (deterministic algorithms, precision of products), above this key
+// (autocast, grad mode), or is asked on every call (ImplicitReplication).
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -26,6 +32,8 @@ class CallKey {
   bool cacheable() const { return cacheable_; }
   // Whether a plain tensor other than a scalar is among the arguments.
   bool has_plain_tensor() const { return has_plain_; }
+  // Whether a leaf that may lack its hook is among them: see grad_layout.h.
+  bool has_new_leaf() const { return has_new_leaf_; }
 
  private:
   void add(uint64_t word) {
@@ -43,6 +51,7 @@ class CallKey {
   uint64_t hash_ = 0;
   bool cacheable_ = true;
   bool has_plain_ = false;
+  bool has_new_leaf_ = false;
 };
 
 }  // namespace tessera::detail

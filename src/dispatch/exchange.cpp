@@ -9,6 +9,7 @@
 
 #include "comm/comm_event.h"
 #include "dispatch/autograd.h"
+#include "dispatch/grad_layout.h"
 #include "kernels/embedding.h"
 #include "kernels/route.h"
 #include "tessera/language.h"
@@ -321,6 +322,7 @@ at::Tensor exchange_lookup(
   visits->args = args;
   check_current(weight);
   check_current(indices);
+  keep_grad_layouts(weight);
   return ExchangeLookup::apply(weight, indices, std::move(visits));
 }
 

@@ -6,6 +6,8 @@
 #include <ATen/ops/unsqueeze.h>
 
 #include "dispatch/as_strided.h"
+#include "dispatch/grad_layout.h"
+#include "dispatch/random.h"
 #include "dispatch/tensor.h"
 #include "dispatch/view_kernel.h"
 
@@ -14,6 +16,11 @@ namespace tessera::detail {
 namespace {
 
 at::Tensor detach(const at::Tensor& self) { return make_alias(self); }
+
+at::Tensor alias(const at::Tensor& self) {
+  keep_grad_layouts(self);
+  return make_alias(self);
+}
 
 // Views in place change what the tensor is, not what it holds: it becomes the
 // view of itself.
@@ -62,7 +69,7 @@ void register_set_data(torch::Library& aten) {
 
 void register_handwritten(torch::Library& aten) {
   aten.impl("detach", &detach);
-  aten.impl("alias", &detach);
+  aten.impl("alias", &alias);
   aten.impl("view", &view);
   aten.impl("as_strided", &as_strided);
   aten.impl("squeeze_", &squeeze_);
@@ -72,7 +79,8 @@ void register_handwritten(torch::Library& aten) {
   aten.impl("t_", &t_);
   aten.impl("transpose_", &transpose_);
   register_set_data(aten);
-  register_random(aten);
+  register_random_fills(aten);
+  register_random_composed(aten);
 }
 
 bool leaves_to_composite(const c10::OperatorName& name) {

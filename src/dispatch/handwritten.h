@@ -9,7 +9,6 @@
 namespace tessera::detail {
 
 void register_handwritten(torch::Library& aten);
-void register_random(torch::Library& aten);
 // Which data a tensor may be given; also for the autograd key.
 void register_set_data(torch::Library& aten);
 

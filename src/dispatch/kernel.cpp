@@ -10,6 +10,7 @@
 #include "dispatch/call_key.h"
 #include "dispatch/composite_writes.h"
 #include "dispatch/fallback.h"
+#include "dispatch/grad_layout.h"
 #include "dispatch/learn_dtypes.h"
 #include "dispatch/op_plan.h"
 #include "dispatch/plain_args.h"
@@ -365,6 +366,7 @@ void run_without_rule(const OpInfo& op, Args args, Stack& stack) {
   if (op.writes && in_composite()) {
     reduce_written(op, args);
   }
+  keep_grad_layouts(call_tensors(op, args).tensors);
   run_on_gathered(op, &stack);
   raise_device_errors();
 }
@@ -381,6 +383,9 @@ void plan_and_execute(const OpInfo& op, Args args, Stack& stack) {
   const CallKey key(op, args, rule->ignores_numbers);
   if (key.has_plain_tensor()) {
     admit_plain_tensors(op, args);
+  }
+  if (C10_UNLIKELY(key.has_new_leaf())) {
+    keep_grad_layouts(call_tensors(op, args).tensors);
   }
   auto& plans = PlanCache::local();
   if (C10_UNLIKELY(plans.observer != nullptr)) {

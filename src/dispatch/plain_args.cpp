@@ -4,6 +4,8 @@
 #include <ATen/ops/alias.h>
 #include <torch/csrc/autograd/function.h>
 
+#include "dispatch/formula.h"
+
 namespace tessera::detail {
 
 namespace {
@@ -72,10 +74,9 @@ void leave_implicit_replication() { --implicit_scopes; }
 void admit_plain_tensors(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
   const auto call = call_tensors(op, args);
   const DeviceMesh* mesh = first_mesh(call);
-  // Derivative formulas make plain tensors of the global shape; in a backward
-  // pass every rank makes the same ones.
-  const bool admitted =
-      implicit_scopes > 0 || torch::autograd::get_current_node() != nullptr;
+  // Derivative formulas make plain tensors of the global shape, every rank the
+  // same ones. What users mix in a backward pass may differ from rank to rank.
+  const bool admitted = implicit_scopes > 0 || in_derivative_formula();
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     const auto& tensor = call.tensors[i];
     const size_t argument = call.slots[i].argument;

@@ -5,6 +5,7 @@
 #include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 
@@ -52,15 +53,23 @@ EntryLayout whole_rows(const Spec& spec) {
   return layout;
 }
 
+bool has_whole_rows(const Spec& spec) {
+  return std::none_of(
+      spec.placements.begin(), spec.placements.end(), shards_rows);
+}
+
+bool is_slice(const DeviceMesh& mesh) {
+  return static_cast<int64_t>(mesh.all_ranks().size()) != mesh.size();
+}
+
 EntryLayout entry_layout(const Spec& spec) {
-  if (std::none_of(
-          spec.placements.begin(), spec.placements.end(), shards_rows)) {
+  if (has_whole_rows(spec)) {
     return whole_rows(spec);
   }
   const DeviceMesh& mesh = spec.mesh;
   const auto all = mesh.all_ranks();
   TORCH_CHECK_NOT_IMPLEMENTED(
-      static_cast<int64_t>(all.size()) == mesh.size(),
+      !is_slice(mesh),
       "the entries of a sparse tensor over ",
       mesh.str(),
       ", a slice of a mesh, are not supported: use a mesh of its own");
@@ -200,9 +209,33 @@ void clone_gradient(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   run_as_dense(op, stack);
 }
 
+// What autograd sees of entries that have no layout: it asks only whether they
+// are contiguous. A hook that reads them finds no data.
+bool only_autograd_looks(const at::Tensor& self) {
+  const Spec& spec = *distributed_meta(self).spec;
+  return torch::autograd::get_current_node() != nullptr &&
+         !has_whole_rows(spec) && is_slice(spec.mesh);
+}
+
+at::Tensor without_data(const at::Tensor& self, at::ScalarType dtype) {
+  held_gradient() = self;
+  const Spec& spec = *distributed_meta(self).spec;
+  const auto options = at::TensorOptions().dtype(dtype).device(at::kMeta);
+  Shards shards;
+  for (size_t i = 0; i < spec.mesh.local_positions().size(); ++i) {
+    shards.push_back(at::empty({1, 0}, options));
+  }
+  const Placements replicated(spec.mesh.ndim(), Replicate());
+  return make_distributed(
+      Spec::make(spec.mesh, replicated, Sizes{1, 0}, dtype), std::move(shards));
+}
+
 // ---- what a sparse tensor is asked ----
 
 at::Tensor indices(const at::Tensor& self) {
+  if (only_autograd_looks(self)) {
+    return without_data(self, at::kLong);
+  }
   const auto entries = entries_of(self);
   const auto& meta = distributed_meta(entries);
   Shards shards;
@@ -224,6 +257,9 @@ at::Tensor indices(const at::Tensor& self) {
 }
 
 at::Tensor values(const at::Tensor& self) {
+  if (only_autograd_looks(self)) {
+    return without_data(self, self.scalar_type());
+  }
   const auto entries = entries_of(self);
   const auto& meta = distributed_meta(entries);
   const Spec& spec = *meta.spec;

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "dispatch/grad_layout.h"
 #include "dispatch/kernel.h"
 #include "dispatch/tensor.h"
 
@@ -47,6 +48,9 @@ at::Tensor view(const at::Tensor& self, c10::SymIntArrayRef symbolic) {
   // A copy of a view may be out of date, and a view of it is one too.
   if (known.from == meta.spec && SizesRef(known.size) == size &&
       !meta.is_copied_view()) {
+    if (C10_UNLIKELY(is_new_leaf(self))) {
+      keep_grad_layouts(self);
+    }
     const LocalOpGuard guard(/*is_view=*/true);
     const MadeLike mode(self);
     return make_distributed(

@@ -1,4 +1,4 @@
-// Random numbers of every kind, each from the 64 random bits of its element.
+// Random numbers of every kind, each from the random bits of its element.
 // Only additions, multiplications, divisions and square roots of doubles, each
 // rounded by itself: every compiler and device gives the same bits, which no
 // library's logarithm and cosine promise. (Compile without contraction to
@@ -18,7 +18,7 @@ enum class Distribution : int32_t {
   kNormal,       // mean a, standard deviation b
   kExponential,  // of rate a
   kBernoulli,    // 1 with probability a, else 0
-  kInteger,      // from + a number below `range`, as a double
+  kInteger,      // from + a number below `range`; of all of int64 if that is 0
 };
 
 struct RandomDraw {
@@ -27,9 +27,15 @@ struct RandomDraw {
   double b = 1;
   int64_t from = 0;
   uint64_t range = 0;
+  // What the dtype asks for: so many bits of a uniform number, and nothing
+  // beyond these. Both are numbers of the dtype, so that what lies between them
+  // is still there once it is rounded.
+  int digits = 53;
+  double least = -HUGE_VAL;
+  double greatest = HUGE_VAL;
 };
 
-// Which numbers: those of the op-th random op after a seed.
+// Which numbers: those of one random op.
 struct RandomStream {
   uint64_t seed;
   uint64_t op;
@@ -42,6 +48,19 @@ TESSERA_HOST_DEVICE inline uint64_t random_bits(
   const bool odd = index % 2 == 1;
   const uint64_t high = odd ? words.at[2] : words.at[0];
   return high << 32 | (odd ? words.at[3] : words.at[1]);
+}
+
+// Twice as many. An op takes these or random_bits, not both.
+struct RandomPair {
+  uint64_t high;
+  uint64_t low;
+};
+TESSERA_HOST_DEVICE inline RandomPair random_pair(
+    RandomStream stream, uint64_t index) {
+  const PhiloxWords words = philox(stream.seed, index, stream.op);
+  return {
+      uint64_t{words.at[0]} << 32 | words.at[1],
+      uint64_t{words.at[2]} << 32 | words.at[3]};
 }
 
 // Natural logarithm of a normal number above 0.
@@ -87,33 +106,71 @@ TESSERA_HOST_DEVICE inline double portable_cos_of_turn(double turn) {
   return nearest == 1 || nearest == 2 ? -value : value;
 }
 
-TESSERA_HOST_DEVICE inline double unit_interval(uint64_t bits) {
-  return static_cast<double>(bits >> 11) * 0x1.0p-53;
+// On [0, 1), with so many random bits.
+TESSERA_HOST_DEVICE inline double unit_interval(
+    uint64_t bits, int digits = 53) {
+  const double step = 1.0 / static_cast<double>(uint64_t{1} << digits);
+  return static_cast<double>(bits >> (64 - digits)) * step;
 }
 
-TESSERA_HOST_DEVICE inline double standard_normal(uint64_t bits) {
-  // Box-Muller; the first half is kept off zero for the logarithm.
-  const double u = (static_cast<double>(bits >> 32) + 1.0) * 0x1.0p-32;
-  const double v = static_cast<double>(bits & 0xFFFFFFFF) * 0x1.0p-32;
-  return std::sqrt(-2.0 * portable_log(u)) * portable_cos_of_turn(v);
+TESSERA_HOST_DEVICE inline double standard_normal(RandomPair bits) {
+  // Box-Muller; 1 - u is exact, and not 0, for the logarithm.
+  const double u = 1 - unit_interval(bits.high);
+  return std::sqrt(-2.0 * portable_log(u)) *
+         portable_cos_of_turn(unit_interval(bits.low));
 }
 
-TESSERA_HOST_DEVICE inline double drawn(const RandomDraw& draw, uint64_t bits) {
+// The upper 64 bits of a product.
+TESSERA_HOST_DEVICE inline uint64_t multiply_high(uint64_t a, uint64_t b) {
+  const uint64_t a_low = a & 0xFFFFFFFF;
+  const uint64_t b_low = b & 0xFFFFFFFF;
+  const uint64_t middle = (a >> 32) * b_low + (a_low * b_low >> 32);
+  const uint64_t other = a_low * (b >> 32) + (middle & 0xFFFFFFFF);
+  return (a >> 32) * (b >> 32) + (middle >> 32) + (other >> 32);
+}
+
+// A kInteger, exactly. 128 bits times the range: with 64, some numbers of a
+// great range would come up more often than others.
+TESSERA_HOST_DEVICE inline int64_t drawn_integer(
+    const RandomDraw& draw, RandomStream stream, uint64_t index) {
+  const RandomPair bits = random_pair(stream, index);
+  if (draw.range == 0) {
+    return static_cast<int64_t>(bits.high);
+  }
+  const uint64_t carried = multiply_high(bits.low, draw.range);
+  const uint64_t product = bits.high * draw.range;
+  const uint64_t below = multiply_high(bits.high, draw.range) +
+                         (product + carried < product ? 1 : 0);
+  return static_cast<int64_t>(static_cast<uint64_t>(draw.from) + below);
+}
+
+// Any of them, to be rounded to the dtype.
+TESSERA_HOST_DEVICE inline double drawn(
+    const RandomDraw& draw, RandomStream stream, uint64_t index) {
+  double value = 0;
   switch (draw.distribution) {
     case Distribution::kUniform:
-      return draw.a + (draw.b - draw.a) * unit_interval(bits);
+      value =
+          draw.a + (draw.b - draw.a) *
+                       unit_interval(random_bits(stream, index), draw.digits);
+      break;
     case Distribution::kNormal:
-      return draw.a + draw.b * standard_normal(bits);
+      value = draw.a + draw.b * standard_normal(random_pair(stream, index));
+      break;
     case Distribution::kExponential:
-      // 1 - u is exact, and not 0.
-      return -portable_log(1 - unit_interval(bits)) / draw.a;
+      value =
+          -portable_log(1 - unit_interval(random_bits(stream, index))) / draw.a;
+      break;
     case Distribution::kBernoulli:
-      return unit_interval(bits) < draw.a ? 1.0 : 0.0;
+      value = unit_interval(random_bits(stream, index)) < draw.a ? 1 : 0;
+      break;
     case Distribution::kInteger:
-      return static_cast<double>(
-          draw.from + static_cast<int64_t>(bits % draw.range));
+      value = static_cast<double>(drawn_integer(draw, stream, index));
+      break;
   }
-  return 0;
+  return value < draw.least      ? draw.least
+         : value > draw.greatest ? draw.greatest
+                                 : value;
 }
 
 }  // namespace tessera::detail

@@ -17,8 +17,9 @@ struct RandomExtent {
 };
 using RandomRegion = c10::SmallVector<RandomExtent, 5>;
 
-// Overwrites `shard`, of any dtype and strides, whose sizes are those of
-// `region`. Numbers are drawn as doubles and rounded to the dtype.
+// Overwrites `shard`, of any dtype but a complex one and any strides, whose
+// sizes are those of `region`. Numbers have the bits that the dtype holds, stay
+// within their bounds when they are rounded to it, and integers are exact.
 void fill_random_(
     const at::Tensor& shard,
     const RandomDraw& draw,

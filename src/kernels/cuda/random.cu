@@ -25,8 +25,7 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(
     rest /= box.size[d];
     scale *= box.whole[d];
   }
-  out[i] = narrowed<T>(
-      drawn(draw, random_bits(stream, static_cast<uint64_t>(global))));
+  out[i] = narrowed<T>(drawn(draw, stream, static_cast<uint64_t>(global)));
 }
 
 }  // namespace

@@ -1,0 +1,23 @@
+// Where the streams of random numbers come from. A stream is drawn from a torch
+// generator, so that seeding it, saving its state and restoring it work as on
+// one device; within the stream a number depends on the index of its element in
+// the whole tensor and on nothing else, so that every layout and every number
+// of ranks gives the same tensor. Ranks draw in step: their generators must be
+// in the same state.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+
+#include <optional>
+
+#include "kernels/random_draw.h"
+
+namespace tessera::detail {
+
+// The next stream of `generator`, or of torch's default one where none is
+// given. Throws c10::Error if a given one is not of the tensor's `device`.
+RandomStream next_stream(
+    const std::optional<at::Generator>& generator, c10::Device device);
+
+}  // namespace tessera::detail
