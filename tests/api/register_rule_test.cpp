@@ -80,8 +80,9 @@ TEST(RegisterRule, ASecondRuleForAnOpIsRefused) {
       c10::ValueError);
 }
 
-TEST(RegisterRule, WithoutARuleTheOpRefusesAndSaysItsName) {
+TEST(RegisterRule, WithoutARuleAStrictScopeRefusesAndSaysItsName) {
   ts::testing::for_each_mesh([](const ts::DeviceMesh& mesh) {
+    const ts::Strict strict;
     const auto x = ts::distribute_tensor(torch::ones({4}), mesh);
     try {
       call("tessera_test_ops::no_rule", {x});
