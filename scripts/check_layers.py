@@ -37,6 +37,7 @@ PUBLIC = {
     "shard_math.h": "core",
     "rule.h": "rules",
     "world.h": "comm",
+    "blocking.h": "comm",
     "process_group.h": "comm",
     "dtensor.h": "dispatch",
     "embedding.h": "dispatch",
@@ -87,13 +88,15 @@ def check_tree(root):
         (path, PUBLIC.get(path.name, "api"))
         for path in sorted((root / "include" / "tessera").glob("*.h"))
     ]
-    for path in sorted((root / "src").glob("*/*")):
+    for path in sorted((root / "src").glob("*/**/*")):
         if path.suffix not in (".h", ".cpp", ".cu", ".cuh"):
             continue
-        if path.parent.name not in BELOW:
-            yield f"{path.relative_to(root)}: src/{path.parent.name} is no layer"
+        # A layer may have sub-folders.
+        layer = path.relative_to(root / "src").parts[0]
+        if layer not in BELOW:
+            yield f"{path.relative_to(root)}: src/{layer} is no layer"
             continue
-        files.append((path, path.parent.name))
+        files.append((path, layer))
     for path, layer in files:
         lines = path.read_text(encoding="utf-8").splitlines()
         yield from check_file(path.relative_to(root), layer, lines)

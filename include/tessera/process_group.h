@@ -14,11 +14,12 @@ class Backend;
 
 namespace tessera {
 
-// The group of this process's rank along `dim`; include c10d's Backend.hpp to
-// use it. Tessera sends its own messages over the same connection: every rank
-// of the group must issue its calls and the ops on distributed tensors in one
-// order. Communicates at the first use of the group. Throws c10::Error in a
-// simulated world, which has none, and on a rank outside the mesh.
+// A Gloo backend for the group of this process's rank along `dim`; include
+// c10d's Backend.hpp to use it. Its connections are its own: calls may be
+// issued in any order beside ops on distributed tensors. Connects at the first
+// call for a group, which every rank of it must make. Throws c10::Error in a
+// simulated world, which has none, and on a rank outside the mesh;
+// c10::NotImplementedError where the library was built without Gloo.
 TESSERA_API c10::intrusive_ptr<c10d::Backend> get_group(
     const DeviceMesh& mesh, int64_t dim = 0);
 

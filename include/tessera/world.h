@@ -1,5 +1,5 @@
 // The World says who the ranks are and which of them live in this process.
-// One program runs in either: over processes (c10d with Gloo), where one rank
+// One program runs in either: over processes, where one rank
 // lives here, or simulated, where all ranks live here and run in lock-step.
 #pragma once
 
@@ -29,7 +29,11 @@ struct WorldOptions {
 
 // Processes of one machine exchange messages through memory that they share, up
 // to 64 MiB each; TESSERA_SHARED_MEMORY in the environment is another number of
-// MiB, or 0 for sockets alone.
+// MiB, or 0 for sockets only. Others use TCP; TESSERA_SOCKET_IFNAME names the
+// network interface where the one that leads to rank 0 is not right.
+//
+// A process that was forked from a rank has no part in its worlds: collectives
+// throw c10::Error there. It may make a World of its own.
 //
 // A scope: making a World enters it, destroying it returns to the one before.
 // Meshes and distributed tensors belong to the world they were made in and must
@@ -48,7 +52,7 @@ class TESSERA_API World {
 
   // Rank `rank` of `size` processes that meet at `address`:`port`, where rank 0
   // listens. Communicates. Throws c10::ValueError on a rank out of range,
-  // c10::NotImplementedError where the library was built without Gloo.
+  // c10::Error if a rank does not come in time; all may then try again.
   static World connect(
       int64_t rank,
       int64_t size,

@@ -20,6 +20,9 @@ void spell_error() {
   }
 }
 
+// See interpreter_lock.cpp.
+void release_lock_while_waiting();
+
 }  // namespace tessera::python
 
 namespace {
@@ -55,4 +58,5 @@ PYBIND11_MODULE(_C, m) {
   ts::bind_sharded(m);
   ts::bind_attributes(m);
   ts::bind_arguments(m);
+  ts::release_lock_while_waiting();
 }

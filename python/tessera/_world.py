@@ -92,9 +92,23 @@ def _join_torch() -> World:
         dist.get_rank(),
         dist.get_world_size(),
         dist.distributed_c10d._get_default_store(),
+        timeout=_timeout_of(group),
     )
     _Joined.group = weakref.ref(group)
     return world
+
+
+def _timeout_of(group: Any) -> float:
+    """The seconds that init_process_group was given, or its default."""
+    timeouts = []
+    for device in group._device_types:
+        try:
+            timeouts.append(group._get_backend(device).options._timeout)
+        except (AttributeError, RuntimeError):
+            continue  # a backend without options
+    if not timeouts:
+        return 300.0
+    return min(timeouts).total_seconds()
 
 
 # ---- meshes that were entered, and others' meshes ----

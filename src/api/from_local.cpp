@@ -7,6 +7,8 @@
 
 #include "comm/collectives.h"
 #include "comm/comm_event.h"
+#include "core/hash.h"
+#include "dispatch/agreement.h"
 #include "dispatch/autograd.h"
 #include "dispatch/plain_value.h"
 #include "tessera/shard_math.h"
@@ -96,41 +98,24 @@ void check_differentiable(at::TensorList locals, PlacementsRef placements) {
   }
 }
 
-// Every rank tells the others its shard's shape and dtype; all must agree with
-// the layout, or all throw.
-void compare_over_ranks(
-    at::TensorList locals,
-    bool shared,
-    const DeviceMesh& mesh,
-    PlacementsRef placements,
-    SizesRef shape) {
-  std::string error;
-  try {
-    check_shapes(locals, shared, mesh, placements, shape);
-  } catch (const c10::Error& e) {
-    error = e.what_without_backtrace();
-  }
-  collectives(mesh).agree(mesh, error, ErrorKind::Value);
-  // The shape each rank worked out must be one.
-  std::vector<int64_t> facts(shape.begin(), shape.end());
-  facts.push_back(static_cast<int64_t>(locals[0].scalar_type()));
-  const Shards mine(
-      mesh.local_positions().size(), at::tensor(facts, at::kLong));
+// Whether every rank has worked out the same shape and dtype; the same answer
+// on all ranks of the mesh.
+bool same_on_all_ranks(const DeviceMesh& mesh, const Spec& spec) {
+  // As many numbers on every rank, whatever the shape.
+  const auto shape = spec.sizes;
+  const at::Tensor facts = at::tensor(
+      {static_cast<int64_t>(shape.size()),
+       static_cast<int64_t>(hash_combine(0, c10::ArrayRef<int64_t>(shape))),
+       static_cast<int64_t>(spec.dtype)},
+      at::kLong);
+  Shards least(mesh.local_positions().size(), facts);
+  Shards most = least;
+  // After the last dimension these are the extremes of the whole mesh.
   for (int64_t m = 0; m < mesh.ndim(); ++m) {
-    const auto least =
-        collectives(mesh).all_reduce({mesh, m}, mine, ReduceOp::Min);
-    const auto most =
-        collectives(mesh).all_reduce({mesh, m}, mine, ReduceOp::Max);
-    for (size_t i = 0; i < mine.size(); ++i) {
-      TORCH_CHECK_VALUE(
-          least[i].equal(most[i]),
-          kFromLocal,
-          "the ranks' shards do not fit together: this rank makes the shape ",
-          shape,
-          " of its shard, another rank another one; for uneven shards pass "
-          "options.shape");
-    }
+    least = collectives(mesh).all_reduce({mesh, m}, least, ReduceOp::Min);
+    most = collectives(mesh).all_reduce({mesh, m}, most, ReduceOp::Max);
   }
+  return least.empty() || least[0].equal(most[0]);
 }
 
 std::vector<at::Tensor> broadcast_replicas(
@@ -150,9 +135,14 @@ std::vector<at::Tensor> broadcast_replicas(
   return {shards.begin(), shards.end()};
 }
 
-}  // namespace
+// What from_local makes, once it is known to be right.
+struct Checked {
+  bool one_for_all;
+  SpecPtr spec;
+};
 
-at::Tensor from_local(
+// Throws what is wrong with the arguments, as far as this rank can see.
+Checked check(
     at::TensorList locals,
     bool shared,
     const DeviceMesh& mesh,
@@ -197,12 +187,39 @@ at::Tensor from_local(
       options.stride.value_or(global_strides(shape, locals[0]));
   auto spec =
       Spec::make(mesh, placements, shape, strides, locals[0].scalar_type());
+  check_shapes(locals, one_for_all, mesh, placements, shape);
+  return {one_for_all, std::move(spec)};
+}
+
+}  // namespace
+
+at::Tensor from_local(
+    at::TensorList locals,
+    bool shared,
+    const DeviceMesh& mesh,
+    PlacementsRef given_placements,
+    const FromLocalOptions& options) {
   if (!options.run_check) {
-    check_shapes(locals, one_for_all, mesh, placements, shape);
-    return from_shards(std::move(spec), locals, one_for_all);
+    auto checked = check(locals, shared, mesh, given_placements, options);
+    return from_shards(std::move(checked.spec), locals, checked.one_for_all);
   }
+  // What one rank finds, every rank throws.
   CommCauseGuard cause("from_local");
-  compare_over_ranks(locals, one_for_all, mesh, placements, shape);
+  Checked checked{};
+  run_agreed(mesh, "from_local", [&] {
+    checked = check(locals, shared, mesh, given_placements, options);
+  });
+  const auto& [one_for_all, spec] = checked;
+  TORCH_CHECK_VALUE(
+      same_on_all_ranks(mesh, *spec),
+      kFromLocal,
+      "the ranks' shards do not fit together: this rank makes the shape ",
+      spec->sizes,
+      " and the type ",
+      spec->dtype,
+      " of its shard, another rank others; for uneven shards pass "
+      "options.shape");
+  const auto placements = PlacementsRef(spec->placements);
   if (std::any_of(placements.begin(), placements.end(), [](const auto& p) {
         return p.is_replicate();
       })) {
@@ -215,7 +232,7 @@ at::Tensor from_local(
       locals[i].detach().copy_(replicas[i]);
     }
   }
-  return from_shards(std::move(spec), locals, one_for_all);
+  return from_shards(checked.spec, locals, one_for_all);
 }
 
 }  // namespace tessera::detail

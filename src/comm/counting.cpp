@@ -73,6 +73,8 @@ CommRedirectGuard::CommRedirectGuard(CommObserver* observer)
 
 CommRedirectGuard::~CommRedirectGuard() { only_observer = previous_; }
 
+std::string_view current_comm_cause() { return current_cause; }
+
 CommCauseGuard::CommCauseGuard(std::string_view cause)
     : previous_(current_cause) {
   current_cause = cause;

@@ -28,6 +28,9 @@ namespace tessera::detail {
 // True while anyone listens; lets callers skip the arithmetic.
 bool counting();
 
+// The op on whose behalf this thread issues collectives; "" outside one.
+std::string_view current_comm_cause();
+
 // Tells every observer of one collective issued by this thread.
 void report(std::string_view collective, int64_t group_size, int64_t bytes);
 

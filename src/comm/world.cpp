@@ -8,11 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "comm/backend.h"
-#include "comm/environment.h"
-#include "comm/given_store.h"
-#include "comm/process.h"
-#include "comm/rendezvous.h"
+#include "comm/process/environment.h"
+#include "comm/process/process_collectives.h"
+#include "comm/process/world_store.h"
 #include "comm/simulated.h"
 #include "comm/world_state.h"
 
@@ -82,12 +80,6 @@ void check_processes(const WorldOptions& options, const char* caller) {
       "] the timeout must be positive but is ",
       options.timeout.count(),
       " ms");
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      has_gloo(),
-      "[",
-      caller,
-      "] this library was built without Gloo; install its headers (Debian: "
-      "libgloo-dev) and build again, or use World::simulate");
 }
 
 void check_rank(int64_t rank, int64_t size) {
@@ -107,7 +99,10 @@ State make_processes(
   auto state = std::make_shared<WorldState>(
       Residence{next_id(), launch.size, launch.rank}, timeout);
   auto processes = std::make_unique<ProcessCollectives>(
-      std::move(launch), std::move(store), state->timeout);
+      std::move(launch),
+      std::move(store),
+      state->timeout,
+      ProcessCollectives::Options{});
   state->processes = processes.get();
   state->collectives = std::move(processes);
   return state;
@@ -116,7 +111,7 @@ State make_processes(
 State make_processes(
     Launch launch, const WorldOptions& options, const char* caller) {
   check_processes(options, caller);
-  auto store = meet_world(launch, options.timeout, caller);
+  auto store = meet_at_address(launch, options.timeout, caller);
   return make_processes(std::move(launch), std::move(store), options.timeout);
 }
 
@@ -187,7 +182,6 @@ World World::connect(
   launch.size = size;
   launch.address = address;
   launch.port = port;
-  launch.one_host = detail::is_loopback(address);
   return World(
       detail::make_processes(std::move(launch), options, "World::connect"));
 }

@@ -1,5 +1,5 @@
 // Reading the environments of launchers: a table, no processes.
-#include "comm/environment.h"
+#include "comm/process/environment.h"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -30,7 +30,6 @@ struct Case {
   std::string address;
   // 0 where any port of ours will do.
   uint16_t port;
-  bool one_host;
 };
 
 const std::vector<Case>& cases() {
@@ -44,8 +43,7 @@ const std::vector<Case>& cases() {
        2,
        4,
        "10.0.0.7",
-       29500,
-       false},
+       29500},
       {"torchrun, one machine by another name",
        {{"RANK", "0"},
         {"WORLD_SIZE", "4"},
@@ -55,8 +53,7 @@ const std::vector<Case>& cases() {
        0,
        4,
        "box",
-       1234,
-       true},
+       1234},
       {"torchrun wins over the mpirun or Slurm that started it",
        {{"RANK", "1"},
         {"WORLD_SIZE", "2"},
@@ -69,8 +66,7 @@ const std::vector<Case>& cases() {
        1,
        2,
        "localhost",
-       1,
-       true},
+       1},
       {"Open MPI on one machine",
        {{"OMPI_COMM_WORLD_RANK", "3"},
         {"OMPI_COMM_WORLD_SIZE", "4"},
@@ -79,8 +75,7 @@ const std::vector<Case>& cases() {
        3,
        4,
        "127.0.0.1",
-       0,
-       true},
+       0},
       {"Open MPI on two machines",
        {{"OMPI_COMM_WORLD_RANK", "3"},
         {"OMPI_COMM_WORLD_SIZE", "4"},
@@ -90,22 +85,19 @@ const std::vector<Case>& cases() {
        3,
        4,
        "node1",
-       4000,
-       false},
+       4000},
       {"MPICH, which has no id of the job",
        {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}},
        0,
        2,
        "127.0.0.1",
-       0,
-       true},
+       0},
       {"PMI that does not count the ranks of a machine",
        {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}},
        1,
        2,
        "127.0.0.1",
-       0,
-       true},
+       0},
       {"Slurm",
        {{"SLURM_PROCID", "5"},
         {"SLURM_NTASKS", "8"},
@@ -115,8 +107,7 @@ const std::vector<Case>& cases() {
        5,
        8,
        "gpu03",
-       0,
-       false},
+       0},
       {"a step of fewer tasks than its job, on one node",
        {{"SLURM_PROCID", "1"},
         {"SLURM_NTASKS", "8"},
@@ -127,8 +118,7 @@ const std::vector<Case>& cases() {
        1,
        2,
        "login",
-       0,
-       true},
+       0},
       {"Slurm with a place to meet",
        {{"SLURM_PROCID", "1"},
         {"SLURM_NTASKS", "2"},
@@ -137,8 +127,7 @@ const std::vector<Case>& cases() {
        1,
        2,
        "127.0.0.1",
-       65535,
-       true},
+       65535},
   };
   return all;
 }
@@ -151,7 +140,6 @@ TEST(Environment, Launchers) {
     EXPECT_EQ(launch->rank, c.rank);
     EXPECT_EQ(launch->size, c.size);
     EXPECT_EQ(launch->address, c.address);
-    EXPECT_EQ(launch->one_host, c.one_host);
     EXPECT_FALSE(launch->served_by_launcher);
     if (c.port != 0) {
       EXPECT_EQ(launch->port, c.port);
@@ -185,10 +173,8 @@ TEST(Environment, TorchrunsAgentServesTheStore) {
        {"WORLD_SIZE", "4"},
        {"MASTER_ADDR", "localhost"},
        {"MASTER_PORT", "29500"},
-       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-       {"TORCHELASTIC_RESTART_COUNT", "2"}});
+       {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
   EXPECT_TRUE(launch->served_by_launcher);
-  EXPECT_EQ(launch->attempt, "attempt_2/");
 }
 
 TEST(Environment, RanksOfAJobAgreeOnThePort) {
@@ -259,15 +245,6 @@ TEST(Environment, FirstSlurmHost) {
   EXPECT_EQ(first_slurm_host("node[07-09,11],gpu1"), "node07");
   EXPECT_EQ(first_slurm_host("node[3]"), "node3");
   EXPECT_EQ(first_slurm_host("r[1-2]n[5,6]-ib,x"), "r1n5-ib");
-}
-
-TEST(Environment, Loopback) {
-  EXPECT_TRUE(is_loopback("localhost"));
-  EXPECT_TRUE(is_loopback("127.0.0.1"));
-  EXPECT_TRUE(is_loopback("127.1.2.3"));
-  EXPECT_TRUE(is_loopback("::1"));
-  EXPECT_FALSE(is_loopback("10.0.0.1"));
-  EXPECT_FALSE(is_loopback("localhost.example.org"));
 }
 
 }  // namespace environment_test

@@ -6,7 +6,6 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "comm/backend.h"
 #include "tests/comm/free_port.h"
 #include "tests/comm/shards.h"
 
@@ -105,20 +104,7 @@ TEST(World, Refusals) {
       StartsWith("[World::connect] the timeout must be positive"));
 }
 
-// Without Gloo there are none, and that is what they say.
-class WorldOfProcesses : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (detail::has_gloo()) return;
-    EXPECT_THAT(
-        text_of<c10::NotImplementedError>(
-            [] { World::connect(0, 1, "127.0.0.1", 1); }),
-        StartsWith("[World::connect] this library was built without Gloo"));
-    GTEST_SKIP() << "built without Gloo";
-  }
-};
-
-TEST_F(WorldOfProcesses, OneProcessIsAWorldToo) {
+TEST(WorldOfProcesses, OneProcessIsAWorldToo) {
   const uint16_t port = free_port();
   // Twice at one address: the second does not find what the first has left.
   for (int i = 0; i < 2; ++i) {
@@ -131,7 +117,7 @@ TEST_F(WorldOfProcesses, OneProcessIsAWorldToo) {
   }
 }
 
-TEST_F(WorldOfProcesses, SaysWhichRanksDidNotCome) {
+TEST(WorldOfProcesses, SaysWhichRanksDidNotCome) {
   const uint16_t port = free_port();
   const auto where = "127.0.0.1:" + std::to_string(port);
   const auto begin = std::chrono::steady_clock::now();
@@ -147,7 +133,7 @@ TEST_F(WorldOfProcesses, SaysWhichRanksDidNotCome) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
-TEST_F(WorldOfProcesses, SaysThatRankZeroIsNotThere) {
+TEST(WorldOfProcesses, SaysThatRankZeroIsNotThere) {
   const uint16_t port = free_port();
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_THAT(
@@ -171,7 +157,7 @@ c10::intrusive_ptr<c10d::Store> served_store() {
   return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
 }
 
-TEST_F(WorldOfProcesses, MeetInAStoreThatIsThereAlready) {
+TEST(WorldOfProcesses, MeetInAStoreThatIsThereAlready) {
   const auto store = served_store();
   // Twice: the second does not find what the first has left.
   for (int i = 0; i < 2; ++i) {
@@ -184,7 +170,7 @@ TEST_F(WorldOfProcesses, MeetInAStoreThatIsThereAlready) {
   EXPECT_EQ(store->getTimeout(), std::chrono::seconds(77));
 }
 
-TEST_F(WorldOfProcesses, SaysWhichRanksDidNotComeToTheStore) {
+TEST(WorldOfProcesses, SaysWhichRanksDidNotComeToTheStore) {
   const auto store = served_store();
   EXPECT_THAT(
       text_of<c10::Error>(
@@ -195,7 +181,7 @@ TEST_F(WorldOfProcesses, SaysWhichRanksDidNotComeToTheStore) {
           HasSubstr("Check that")));
 }
 
-TEST_F(WorldOfProcesses, StoreRefusals) {
+TEST(WorldOfProcesses, StoreRefusals) {
   const c10::intrusive_ptr<c10d::Store> store =
       c10::make_intrusive<c10d::HashStore>();
   EXPECT_THAT(

@@ -91,14 +91,15 @@ TEST_F(RankMissing, AGroupThatFailedStaysFailed) {
         {mesh, 0}, at::full({4}, value), ReduceOp::Sum)[0];
   };
   EXPECT_TRUE(at::equal(reduce(1), at::full({4}, 4.0)));
+  test_world().barrier();
   const milliseconds timeout(500);
   world.set_timeout(timeout);
   if (world.rank() != 3) {
     EXPECT_THAT(error_in_time(timeout, [&] { reduce(1); }), HasSubstr("rank"));
   }
   test_world().barrier();
-  // The late one finds that the others have gone, or their old letters; they
-  // find neither its letters nor its connection good any more.
+  // The late one finds that the others have gone, or their old messages; they
+  // find neither its messages nor its connection good any more.
   if (world.rank() == 3) {
     try {
       reduce(1);
@@ -116,6 +117,7 @@ TEST_F(RankMissing, RanksInDifferentCollectives) {
   World world = World::from_environment(1, {seconds(60)});
   const auto mesh = init_device_mesh("cpu", {4});
   collectives(mesh).agree(mesh, "");
+  test_world().barrier();
   const auto ones = at::ones({4, 8});
   const auto text = error_in_time(seconds(60), [&] {
     if (world.rank() == 1) {

@@ -1,0 +1,172 @@
+#include "comm/process/exchange.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "comm/counting.h"
+#include "comm/errors.h"
+#include "comm/process/rendezvous.h"
+
+namespace tessera::detail {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+// Where both transports have work, neither may wait for long.
+constexpr milliseconds kTurn{1};
+
+milliseconds since(Deadline begin) {
+  return std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
+}
+
+}  // namespace
+
+Exchange::Exchange(Group& group, const Call& call)
+    : group_(group), call_(call), begin_(Clock::now()) {
+  TORCH_CHECK(
+      group.error().empty(),
+      "[",
+      name(call.collective),
+      "] rank ",
+      group.ranks()[group.coordinate()],
+      " can no longer use ",
+      describe_group(group.ranks(), call),
+      ", which has failed before: ",
+      group.error());
+  tag_.sequence = group.next_sequence();
+  tag_.collective = call.collective;
+  tag_.reduction = call.reduction;
+  tag_.cause = hash_cause(current_comm_cause());
+  due_.resize(group.size());
+  for (int64_t c = 0; c < group.size(); ++c) {
+    if (c != group.coordinate()) due_[c] = group.transport(c).received(c);
+  }
+  try {
+    for (const auto& transport : group.transports()) transport->check_peers();
+  } catch (const PeerError& error) {
+    fail({error.peer()}, error.what());
+  }
+}
+
+Exchange::~Exchange() {
+  if (group_.error().empty() && !idle()) {
+    group_.break_off("an error on this rank has ended a collective");
+  }
+}
+
+bool Exchange::idle() const {
+  return std::all_of(
+      group_.transports().begin(),
+      group_.transports().end(),
+      [](const auto& transport) { return transport->idle(); });
+}
+
+MessageTag Exchange::tag(const at::Tensor& tensor) const {
+  MessageTag tag = tag_;
+  tag.dtype = tensor.scalar_type();
+  tag.bytes = static_cast<int64_t>(tensor.nbytes());
+  return tag;
+}
+
+Exchange::Receipt Exchange::receive(int64_t peer, const at::Tensor& into) {
+  if (into.numel() == 0) return {peer, due_[peer]};
+  group_.transport(peer).receive(peer, tag(into), into.mutable_data_ptr());
+  return {peer, ++due_[peer]};
+}
+
+void Exchange::send(int64_t peer, const at::Tensor& from) {
+  send(c10::ArrayRef<int64_t>(peer), from);
+}
+
+void Exchange::send_to_all(const at::Tensor& from) {
+  const int64_t n = group_.size();
+  // Each rank begins with the next one, so that not all press the same.
+  c10::SmallVector<int64_t, 8> peers;
+  for (const auto& transport : group_.transports()) {
+    peers.clear();
+    for (int64_t step = 1; step < n; ++step) {
+      const int64_t c = (group_.coordinate() + step) % n;
+      if (&group_.transport(c) == transport.get()) peers.push_back(c);
+    }
+    send(peers, from);
+  }
+}
+
+void Exchange::send(c10::ArrayRef<int64_t> peers, const at::Tensor& from) {
+  if (from.numel() == 0 || peers.empty()) return;
+  sent_.push_back(from);
+  try {
+    group_.transport(peers[0]).send(peers, tag(from), from.const_data_ptr());
+  } catch (const PeerError& error) {
+    fail({error.peer()}, error.what());
+  }
+}
+
+template <typename Done>
+void Exchange::progress_until(Done done) {
+  const auto deadline = begin_ + call_.timeout;
+  const auto& transports = group_.transports();
+  try {
+    while (!done()) {
+      size_t busy = 0;
+      for (const auto& transport : transports)
+        busy += transport->idle() ? 0 : 1;
+      bool moved = false;
+      for (const auto& transport : transports) {
+        if (transport->idle()) continue;
+        moved |= transport->progress(
+            busy == 1 ? deadline : std::min(deadline, Clock::now() + kTurn));
+      }
+      if (moved || Clock::now() < deadline) continue;
+      std::vector<int64_t> late;
+      for (const auto& transport : transports) {
+        for (const int64_t c : transport->awaited()) late.push_back(c);
+      }
+      fail(late, "Timed out waiting for its message");
+    }
+  } catch (const PeerError& error) {
+    fail({error.peer()}, error.what());
+  }
+}
+
+void Exchange::wait(const Receipt& receipt) {
+  const auto& transport = group_.transport(receipt.peer);
+  progress_until(
+      [&] { return transport.received(receipt.peer) >= receipt.number; });
+}
+
+void Exchange::finish() {
+  progress_until([&] { return idle(); });
+  sent_.clear();
+}
+
+void Exchange::fail(
+    const std::vector<int64_t>& peers, const std::string& cause) {
+  const auto waited = since(begin_);
+  const bool late = waited >= call_.timeout;
+  std::vector<int64_t> ranks;
+  for (const int64_t c : peers) ranks.push_back(group_.ranks()[c]);
+  const std::string text = c10::str(
+      "[",
+      name(call_.collective),
+      "] rank ",
+      group_.ranks()[group_.coordinate()],
+      late ? " waited " : " lost the connection after ",
+      waited.count(),
+      " ms in ",
+      describe_group(group_.ranks(), call_),
+      late ? " for " : " to ",
+      name_ranks(ranks),
+      ": ",
+      cause,
+      ". Check that every rank of the group is running and calls the same "
+      "collectives in the same order with the same sizes",
+      late ? "; where a rank may be late, give the World a longer timeout"
+           : "; what ended the other rank stands in its own output");
+  group_.break_off(text);
+  TORCH_CHECK(false, text);
+}
+
+}  // namespace tessera::detail

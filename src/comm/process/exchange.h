@@ -1,0 +1,67 @@
+// An Exchange is the messages of one collective in a group.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/process/group.h"
+
+namespace tessera::detail {
+
+// Both sides know every size: an empty message is not sent. Messages from one
+// rank to another must be received in the order in which they are sent, and
+// their tags must be equal.
+class Exchange {
+ public:
+  // A message that is received.
+  struct Receipt {
+    int64_t peer;
+    uint64_t number;
+  };
+
+  // Throws c10::Error if the group, or a peer of it, has failed before.
+  // Requires: the group's mutex is held.
+  Exchange(Group& group, const Call& call);
+  // Breaks the group off if an exception ends the collective before its time.
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  // Starts to receive from, or send to, the rank at coordinate `peer`. The
+  // tensor is contiguous, in host memory, and must not be touched until the
+  // message is done. Waits for nothing.
+  Receipt receive(int64_t peer, const at::Tensor& into);
+  void send(int64_t peer, const at::Tensor& from);
+  // The same to every other rank.
+  void send_to_all(const at::Tensor& from);
+
+  // Waits until one message has been received. Throws c10::Error that names
+  // rank, collective, group and peer if it is not done in time, if the peer is
+  // lost, or if what it sends belongs to another call.
+  void wait(const Receipt& receipt);
+  // Waits for all that are left, sends included.
+  void finish();
+
+ private:
+  MessageTag tag(const at::Tensor& tensor) const;
+  bool idle() const;
+  void send(c10::ArrayRef<int64_t> peers, const at::Tensor& from);
+  template <typename Done>
+  void progress_until(Done done);
+  // Throws, and breaks the group off.
+  [[noreturn]] void fail(
+      const std::vector<int64_t>& peers, const std::string& cause);
+
+  Group& group_;
+  const Call call_;
+  MessageTag tag_;  // of all messages, but for dtype and size
+  const Deadline begin_;
+  // How many messages of each peer will have been received.
+  c10::SmallVector<uint64_t, 8> due_;
+  // Kept until they have been sent.
+  c10::SmallVector<at::Tensor, 8> sent_;
+};
+
+}  // namespace tessera::detail

@@ -1,0 +1,43 @@
+// Reductions over a group, on flat contiguous tensors in host memory. Each
+// element is reduced on one rank, in the order of the group, so that all ranks
+// see the same bits.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
+
+#include "comm/process/group.h"
+#include "tessera/placement.h"
+
+namespace tessera::detail {
+
+// How reductions are cut up.
+struct ReduceSizes {
+  // An all_reduce of at most this many bytes sends everything to everyone: one
+  // trip instead of two.
+  int64_t small_bytes = int64_t{64} << 10;
+  // Others stream through buffers of this size, two blocks at a time.
+  int64_t block_bytes = int64_t{4} << 20;
+};
+
+// Sends pieces[c] to rank c of the group, for each c but this one's, and writes
+// the reduction of what comes, and of this rank's own piece, to `out`. All
+// pieces are flat; this rank's own has the size of `out`.
+void flat_reduce_scatter(
+    Group& group,
+    const Call& call,
+    const ReduceSizes& sizes,
+    c10::ArrayRef<at::Tensor> pieces,
+    const at::Tensor& out,
+    ReduceOp op);
+
+// Writes the reduction of `in` over the group to `out`, of the same size.
+void flat_all_reduce(
+    Group& group,
+    const Call& call,
+    const ReduceSizes& sizes,
+    const at::Tensor& in,
+    const at::Tensor& out,
+    ReduceOp op);
+
+}  // namespace tessera::detail

@@ -1,0 +1,83 @@
+#include "comm/process/group.h"
+
+#include <c10/util/Exception.h>
+
+#include "comm/errors.h"
+#include "comm/process/connect.h"
+#include "comm/process/rendezvous.h"
+
+namespace tessera::detail {
+
+std::string describe_group(
+    const std::vector<int64_t>& ranks, const Call& call) {
+  std::string text = "group [";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(ranks[i]);
+  }
+  text += "] (";
+  if (call.mesh == nullptr) return text + "the world)";
+  if (call.dim >= 0) {
+    const auto names = call.mesh->dim_names();
+    text += "mesh dim ";
+    text +=
+        names.empty() ? std::to_string(call.dim) : "'" + names[call.dim] + "'";
+    text += " of ";
+  }
+  return text + call.mesh->str() + ")";
+}
+
+Group::Group(const GroupRequest& request, const Call& call)
+    : ranks_(request.ranks), coordinate_(request.coordinate) {
+  const auto begin = Clock::now();
+  const auto waited = [&] {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(
+               Clock::now() - begin)
+        .count();
+  };
+  const int64_t rank = ranks_[coordinate_];
+  Connection made;
+  try {
+    made = connect(request);
+  } catch (const std::exception& error) {
+    TORCH_CHECK(
+        false,
+        "[",
+        name(call.collective),
+        "] rank ",
+        rank,
+        " could not connect to ",
+        describe_group(ranks_, call),
+        " in ",
+        waited(),
+        " ms: ",
+        cause_of(error),
+        ". Check that every rank of it is running and can be reached");
+  }
+  TORCH_CHECK(
+      made.missing.empty(),
+      "[",
+      name(call.collective),
+      "] rank ",
+      rank,
+      " waited ",
+      waited(),
+      " ms in ",
+      describe_group(ranks_, call),
+      ": ",
+      name_ranks(made.missing),
+      " did not come. Check that every rank of the group is running and calls "
+      "the same collectives in the same order; where a rank may be late, give "
+      "the World a longer timeout");
+  transports_ = std::move(made.transports);
+  route_ = std::move(made.route);
+}
+
+Group::~Group() = default;
+
+void Group::break_off(const std::string& error) {
+  error_ = error;
+  for (const auto& transport : transports_) transport->close(error);
+}
+
+}  // namespace tessera::detail

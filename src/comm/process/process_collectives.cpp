@@ -1,0 +1,322 @@
+// The collectives themselves; process_world.cpp has what they stand on.
+#include "comm/process/process_collectives.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <numeric>
+#include <utility>
+
+#include "comm/blocking_scope.h"
+#include "comm/counting.h"
+#include "comm/errors.h"
+#include "comm/process/exchange.h"
+#include "comm/result.h"
+#include "comm/result_memory.h"
+
+namespace tessera::detail {
+
+namespace {
+
+// A shard in host memory, which the transports move.
+at::Tensor on_host(const at::Tensor& shard) {
+  return shard.is_cpu() ? shard : shard.cpu();
+}
+
+// A result back on the device of the shard it came from.
+Shards deliver(const at::Tensor& out, const at::Tensor& shard) {
+  return {out.device() == shard.device() ? out : out.to(shard.device())};
+}
+
+// The bytes to send: contiguous, with what conj() and neg() left pending done.
+at::Tensor packed(const at::Tensor& tensor) {
+  if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
+    return tensor;
+  }
+  return fresh_copy(tensor);
+}
+
+// The slices of `out` along one dimension, each filled by another rank.
+class Slices {
+ public:
+  // Starts to receive the slice of every other rank, straight into `out` where
+  // its memory allows it.
+  Slices(
+      Exchange& exchange,
+      const Group& group,
+      const at::Tensor& out,
+      int64_t dim,
+      const Parts& parts)
+      : exchange_(exchange) {
+    const int64_t n = group.size();
+    const bool direct = outermost(out.sizes(), dim);
+    for (int64_t step = 1; step < n; ++step) {
+      const int64_t c = (group.coordinate() + n - step) % n;
+      auto slice = out.narrow(dim, offset(parts, c), parts[c]);
+      auto memory =
+          direct ? slice : empty_result(slice.sizes(), slice.options());
+      const auto receipt = exchange.receive(c, memory);
+      arriving_.push_back({receipt, std::move(slice), std::move(memory)});
+    }
+  }
+
+  // Waits for all of them and puts those in place that came elsewhere.
+  void finish() {
+    for (auto& [receipt, slice, memory] : arriving_) {
+      exchange_.wait(receipt);
+      if (!slice.is_same(memory)) slice.copy_(memory);
+    }
+  }
+
+ private:
+  struct Arriving {
+    Exchange::Receipt receipt;
+    at::Tensor slice;
+    at::Tensor memory;
+  };
+
+  Exchange& exchange_;
+  c10::SmallVector<Arriving, 8> arriving_;
+};
+
+}  // namespace
+
+// A collective that runs in a group: nobody else uses the group meanwhile, and
+// no lock of the program's language is held. Requires a member of the group.
+class ProcessCollectives::Running {
+ public:
+  Running(ProcessCollectives& world, const Key& key, const Call& call)
+      : group_(world.group(key, call)), lock_(group_.mutex()) {}
+  Running(ProcessCollectives& world, MeshDim at, const Call& call)
+      : Running(world, key_of(at), call) {}
+
+  Group& group() const { return group_; }
+
+ private:
+  static Key key_of(MeshDim at) {
+    const auto all = at.mesh.all_ranks();
+    Key key{at.mesh.device_type(), {}};
+    for (const int64_t position :
+         at.mesh.group(at.mesh.local_positions()[0], at.dim)) {
+      key.ranks.push_back(all[position]);
+    }
+    return key;
+  }
+
+  const BlockingScope blocking_;
+  Group& group_;
+  const std::lock_guard<std::mutex> lock_;
+};
+
+Shards ProcessCollectives::do_all_reduce(
+    MeshDim at, ShardsRef in, ReduceOp op) {
+  Call call = this->call(CollectiveKind::AllReduce, at);
+  call.reduction = static_cast<uint8_t>(op);
+  const Running running(*this, at, call);
+  const at::Tensor shard = packed(on_host(in[0]));
+  const at::Tensor out = empty_result(shard.sizes(), shard.options());
+  flat_all_reduce(
+      running.group(),
+      call,
+      options_.reduce_sizes,
+      shard.view({-1}),
+      out.view({-1}),
+      op);
+  return deliver(out, in[0]);
+}
+
+Shards ProcessCollectives::do_all_gather(
+    MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) {
+  const Call call = this->call(CollectiveKind::AllGather, at);
+  const Running running(*this, at, call);
+  Group& group = running.group();
+  const int64_t me = group.coordinate();
+  const at::Tensor shard = on_host(in[0]);
+  const at::Tensor out = empty_resized(shard, dim, total(parts[0]));
+  Exchange exchange(group, call);
+  Slices slices(exchange, group, out, dim, parts[0]);
+  const at::Tensor mine = packed(shard);
+  exchange.send_to_all(mine);
+  out.narrow(dim, offset(parts[0], me), parts[0][me]).copy_(mine);
+  slices.finish();
+  exchange.finish();
+  return deliver(out, in[0]);
+}
+
+Shards ProcessCollectives::do_reduce_scatter(
+    MeshDim at, ShardsRef in, int64_t dim, PartsRef parts, ReduceOp op) {
+  Call call = this->call(CollectiveKind::ReduceScatter, at);
+  call.reduction = static_cast<uint8_t>(op);
+  const Running running(*this, at, call);
+  Group& group = running.group();
+  const at::Tensor shard = on_host(in[0]);
+  const at::Tensor out =
+      empty_resized(shard, dim, parts[0][group.coordinate()]);
+  c10::SmallVector<at::Tensor, 8> pieces;
+  int64_t start = 0;
+  for (const int64_t size : parts[0]) {
+    pieces.push_back(packed(shard.narrow(dim, start, size)).view({-1}));
+    start += size;
+  }
+  flat_reduce_scatter(
+      group, call, options_.reduce_sizes, pieces, out.view({-1}), op);
+  return deliver(out, in[0]);
+}
+
+Shards ProcessCollectives::do_all_to_all(
+    MeshDim at,
+    ShardsRef in,
+    int64_t split_dim,
+    PartsRef split_parts,
+    int64_t concat_dim,
+    PartsRef concat_parts) {
+  const Call call = this->call(CollectiveKind::AllToAll, at);
+  const Running running(*this, at, call);
+  Group& group = running.group();
+  const auto& split = split_parts[0];
+  const auto& concat = concat_parts[0];
+  const int64_t n = group.size();
+  const int64_t me = group.coordinate();
+  const at::Tensor shard = on_host(in[0]);
+  const at::Tensor out =
+      empty_exchanged(shard, split_dim, split[me], concat_dim, total(concat));
+  Exchange exchange(group, call);
+  Slices slices(exchange, group, out, concat_dim, concat);
+  const auto piece = [&](int64_t c) {
+    return shard.narrow(split_dim, offset(split, c), split[c]);
+  };
+  for (int64_t step = 1; step < n; ++step) {
+    const int64_t c = (me + step) % n;
+    // Sent as soon as it is packed: the next is packed meanwhile.
+    exchange.send(c, packed(piece(c)));
+  }
+  out.narrow(concat_dim, offset(concat, me), concat[me]).copy_(piece(me));
+  slices.finish();
+  exchange.finish();
+  return deliver(out, in[0]);
+}
+
+Shards ProcessCollectives::do_broadcast(MeshDim at, ShardsRef in) {
+  const Call call = this->call(CollectiveKind::Broadcast, at);
+  const Running running(*this, at, call);
+  const at::Tensor shard = on_host(in[0]);
+  Exchange exchange(running.group(), call);
+  at::Tensor out;
+  if (running.group().coordinate() == 0) {
+    out = fresh_copy(shard);
+    exchange.send_to_all(out);
+  } else {
+    out = empty_result(shard.sizes(), shard.options());
+    exchange.receive(0, out);
+  }
+  exchange.finish();
+  return deliver(out, in[0]);
+}
+
+Shards ProcessCollectives::do_scatter(
+    MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) {
+  const Call call = this->call(CollectiveKind::Scatter, at);
+  const Running running(*this, at, call);
+  Group& group = running.group();
+  const int64_t me = group.coordinate();
+  const at::Tensor shard = on_host(in[0]);
+  Exchange exchange(group, call);
+  at::Tensor out;
+  if (me == 0) {
+    int64_t start = parts[0][0];
+    for (int64_t c = 1; c < group.size(); ++c) {
+      exchange.send(c, packed(shard.narrow(dim, start, parts[0][c])));
+      start += parts[0][c];
+    }
+    out = fresh_copy(shard.narrow(dim, 0, parts[0][0]));
+  } else {
+    out = empty_resized(shard, dim, parts[0][me]);
+    exchange.receive(0, out);
+  }
+  exchange.finish();
+  return deliver(out, in[0]);
+}
+
+Shards ProcessCollectives::do_all_to_all_rows(
+    MeshDim at, ShardsRef in, PartsRef send_rows, PartsRef recv_rows) {
+  const Call call = this->call(CollectiveKind::AllToAllRows, at);
+  const Running running(*this, at, call);
+  Group& group = running.group();
+  const auto& sent = send_rows[0];
+  const auto& received = recv_rows[0];
+  const int64_t n = group.size();
+  const int64_t me = group.coordinate();
+  const at::Tensor shard = packed(on_host(in[0]));
+  const at::Tensor out = empty_resized(shard, 0, total(received));
+  Exchange exchange(group, call);
+  Slices slices(exchange, group, out, 0, received);
+  for (int64_t step = 1; step < n; ++step) {
+    const int64_t c = (me + step) % n;
+    exchange.send(c, shard.narrow(0, offset(sent, c), sent[c]));
+  }
+  out.narrow(0, offset(received, me), received[me])
+      .copy_(shard.narrow(0, offset(sent, me), sent[me]));
+  slices.finish();
+  exchange.finish();
+  return deliver(out, in[0]);
+}
+
+void ProcessCollectives::do_agree(
+    const DeviceMesh& mesh, const std::string& local_error, ErrorKind kind) {
+  const Call call{CollectiveKind::Agree, &mesh, -1, timeout_.load()};
+  const Running running(
+      *this, Key{mesh.device_type(), mesh.ranks(launch_.rank)}, call);
+  Group& group = running.group();
+  const int64_t n = group.size();
+  const int64_t me = group.coordinate();
+
+  // From each rank the length of its text and the kind of its error.
+  const at::Tensor verdicts = at::empty({n, 2}, at::kLong);
+  static_assert(kAgreeBytes == 2 * sizeof(int64_t));
+  auto* verdict = verdicts.data_ptr<int64_t>();
+  verdict[2 * me] = static_cast<int64_t>(local_error.size());
+  verdict[2 * me + 1] = static_cast<int64_t>(kind);
+  Exchange exchange(group, call);
+  for (int64_t c = 0; c < n; ++c) {
+    if (c != me) exchange.receive(c, verdicts.select(0, c));
+  }
+  exchange.send_to_all(verdicts.select(0, me));
+  exchange.finish();
+
+  int64_t first = 0;
+  while (first < n && verdict[2 * first] == 0) ++first;
+  if (first == n) return;
+  std::string text = local_error;
+  text.resize(verdict[2 * first]);
+  const at::Tensor bytes = at::from_blob(
+      text.data(), {static_cast<int64_t>(text.size())}, at::kByte);
+  if (first == me) {
+    exchange.send_to_all(bytes);
+  } else {
+    exchange.receive(first, bytes);
+  }
+  exchange.finish();
+  throw_error(
+      static_cast<ErrorKind>(verdict[2 * first + 1]),
+      c10::str(text, " (rank ", group.ranks()[first], ")"));
+}
+
+void ProcessCollectives::barrier() {
+  const int64_t n = launch_.size;
+  if (n == 1) return;
+  const Call call{CollectiveKind::Barrier, nullptr, -1, timeout_.load()};
+  Key key{"", std::vector<int64_t>(n)};
+  std::iota(key.ranks.begin(), key.ranks.end(), 0);
+  const Running running(*this, key, call);
+  const at::Tensor signs = at::zeros({n}, at::kByte);
+  Exchange exchange(running.group(), call);
+  for (int64_t c = 0; c < n; ++c) {
+    if (c != launch_.rank) exchange.receive(c, signs.narrow(0, c, 1));
+  }
+  exchange.send_to_all(signs.narrow(0, launch_.rank, 1));
+  exchange.finish();
+}
+
+}  // namespace tessera::detail

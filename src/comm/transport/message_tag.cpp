@@ -1,0 +1,72 @@
+#include "comm/transport/message_tag.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/hash.h"
+
+namespace tessera::detail {
+
+namespace {
+
+// A tag that comes from another rank may hold any bytes.
+std::string describe(const MessageTag& tag) {
+  std::string text = c10::str(name(tag.collective), " (call ", tag.sequence);
+  if (tag.reduction != MessageTag::kNoReduction) {
+    const auto most = static_cast<uint8_t>(ReduceOp::Max);
+    text += ", ";
+    text += tag.reduction <= most
+                ? std::string(to_string(static_cast<ReduceOp>(tag.reduction)))
+                : "unknown reduction";
+  }
+  return c10::str(
+      text, ", ", c10::toString(tag.dtype), ", ", tag.bytes, " bytes)");
+}
+
+}  // namespace
+
+const char* name(CollectiveKind collective) {
+  switch (collective) {
+    case CollectiveKind::AllReduce:
+      return "all_reduce";
+    case CollectiveKind::AllGather:
+      return "all_gather";
+    case CollectiveKind::ReduceScatter:
+      return "reduce_scatter";
+    case CollectiveKind::AllToAll:
+      return "all_to_all";
+    case CollectiveKind::AllToAllRows:
+      return "all_to_all_rows";
+    case CollectiveKind::Broadcast:
+      return "broadcast";
+    case CollectiveKind::Scatter:
+      return "scatter";
+    case CollectiveKind::Agree:
+      return "agree";
+    case CollectiveKind::Barrier:
+      return "World::barrier";
+  }
+  return "an unknown collective";
+}
+
+uint64_t hash_cause(std::string_view op) {
+  uint64_t hash = op.size();
+  for (size_t at = 0; at < op.size(); at += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, op.data() + at, std::min(sizeof(word), op.size() - at));
+    hash = hash_combine(hash, word);
+  }
+  return hash;
+}
+
+std::string describe_mismatch(const MessageTag& sent, const MessageTag& due) {
+  std::string text = c10::str(describe(sent), " instead of ", describe(due));
+  MessageTag alike = sent;
+  alike.cause = due.cause;
+  if (alike == due) text += ", for another operation";
+  return text;
+}
+
+}  // namespace tessera::detail
