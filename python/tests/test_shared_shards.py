@@ -15,7 +15,8 @@ def _changes():
         lambda t: t.unsqueeze_(0),
         lambda t: t.t_(),
         lambda t: t.requires_grad_(),
-        lambda t: t.resize_(1),
+        # torch refuses it for those that require grad.
+        lambda t: t if t.requires_grad else t.resize_(1),
         lambda t: setattr(t, "data", torch.zeros(1)),
         lambda t: setattr(t, "tag", 1),
     ]
