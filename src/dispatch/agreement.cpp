@@ -85,10 +85,12 @@ void run_agreed(
     std::string_view cause,
     c10::function_ref<void()> body) {
   const auto problem = problem_of(body);
-  const CommCauseGuard guard(cause);
   if (compared != nullptr) {
+    // Ranks may come from different ops to compare, by the same message.
+    const CommCauseGuard guard("tessera::same_on_all_ranks");
     agree_and_compare(mesh, problem);
   } else {
+    const CommCauseGuard guard(cause);
     collectives(mesh).agree(mesh, problem.text, problem.kind);
   }
 }

@@ -163,7 +163,8 @@ void compare_offsets(const BagCall& call, int64_t m, uint64_t offsets) {
     const std::vector<BagNotices> notices(
         batch.mesh.local_positions().size(),
         BagNotices(batch.mesh.size(m), notice));
-    const CommCauseGuard cause(kBagCause);
+    // As the exchange's own handshake says.
+    const CommCauseGuard cause("tessera::embedding_bag");
     swap_notices({batch.mesh, m}, notices, {}, "embedding_bag");
     return;
   }
