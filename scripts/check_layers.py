@@ -5,7 +5,7 @@
 
 - A file of src/<layer> includes its own layer and those below it alone:
   core <- rules <- plan, core <- comm, core <- kernels; dispatch stands on all of
-  these, api on dispatch.
+  these, ops and embedding each on dispatch, api on both.
 - Public headers belong to layers too, and reach no higher than their layer.
 - Only dispatch/ names a dispatch key or registers a library.
 - Only comm/ includes c10d.
@@ -23,7 +23,18 @@ BELOW = {
     "plan": {"core", "rules"},
     "comm": {"core"},
     "dispatch": {"core", "kernels", "rules", "plan", "comm"},
-    "api": {"core", "kernels", "rules", "plan", "comm", "dispatch"},
+    "ops": {"core", "kernels", "rules", "plan", "comm", "dispatch"},
+    "embedding": {"core", "kernels", "rules", "plan", "comm", "dispatch"},
+    "api": {
+        "core",
+        "kernels",
+        "rules",
+        "plan",
+        "comm",
+        "dispatch",
+        "ops",
+        "embedding",
+    },
 }
 
 # The layer that implements each header of include/tessera. A header that is not

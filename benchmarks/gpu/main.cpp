@@ -10,9 +10,9 @@
 #include <cmath>
 #include <cstdio>
 
-#include "kernels/bag.h"
-#include "kernels/embedding.h"
-#include "kernels/route.h"
+#include "kernels/bag/bag.h"
+#include "kernels/lookup/embedding.h"
+#include "kernels/lookup/route.h"
 #include "tessera/tessera.h"
 #include "timing.h"
 

@@ -3,7 +3,7 @@
 // with the share of the read bandwidth that is measured in between.
 //
 //   OMP_NUM_THREADS=1 bench_kernels_bag [--rounds N] [--only TEXT]
-#include "kernels/bag.h"
+#include "kernels/bag/bag.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/bag_lanes.h"
+#include "kernels/bag/bag_lanes.h"
 #include "kernels/large_pages.h"
 
 namespace {

@@ -3,7 +3,7 @@
 // order, and medians are printed.
 //
 //   OMP_NUM_THREADS=1 bench_kernels_embedding [--rounds N] [--only TEXT]
-#include "kernels/embedding.h"
+#include "kernels/lookup/embedding.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/gather.h"
-#include "kernels/route.h"
+#include "kernels/gather/gather.h"
+#include "kernels/lookup/route.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "dispatch/bag_lookup.h"
+#include "embedding/bag_lookup.h"
 #include "tessera/sharded.h"
 
 namespace tessera::detail {

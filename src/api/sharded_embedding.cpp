@@ -5,7 +5,7 @@
 
 #include "api/sharded_checks.h"
 #include "api/sharded_ranks.h"
-#include "dispatch/bag_lookup.h"
+#include "embedding/bag_lookup.h"
 #include "tessera/sharded.h"
 
 namespace tessera::sharded {

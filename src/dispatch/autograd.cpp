@@ -354,4 +354,9 @@ at::Tensor with_grad_in_layout(const at::Tensor& tensor) {
   return same;
 }
 
+// Formulas are the same for every backend.
+c10::SafeKernelFunction aten_formula(const c10::OperatorHandle& op) {
+  return op.getComputedKernelForDispatchKey(c10::DispatchKey::AutogradCPU);
+}
+
 }  // namespace tessera::detail

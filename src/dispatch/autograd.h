@@ -2,6 +2,8 @@
 // between layouts.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -44,5 +46,8 @@ at::Tensor redistribute(
 // gradient that the op's formula returns, it goes on in the tensor's own.
 // Requires: the tensor is distributed and requires grad.
 at::Tensor with_grad_in_layout(const at::Tensor& tensor);
+
+// ATen's own derivative formula of an op, which goes on to our kernel.
+c10::SafeKernelFunction aten_formula(const c10::OperatorHandle& op);
 
 }  // namespace tessera::detail

@@ -4,8 +4,8 @@
 
 #include "comm/comm_redirect.h"
 #include "dispatch/call_key.h"
-#include "dispatch/embedding.h"
 #include "dispatch/op_plan.h"
+#include "dispatch/op_registry.h"
 #include "dispatch/plain_args.h"
 #include "dispatch/plan_cache.h"
 #include "dispatch/tensor.h"
@@ -190,18 +190,12 @@ std::string explain_op(
   const c10::NoGradGuard no_grad;
   const OpInfo op(handle);
   check_tensors(op, args);
-  // Carried out by ops of our own.
-  if (op.name == "aten::embedding") {
-    return explain_embedding(args);
+  const auto& registry = OpRegistry::instance();
+  if (const auto explain = registry.explanation(op.name)) {
+    return explain(args);
   }
-  if (op.name == "aten::gather") {
-    return explain_gather(args);
-  }
-  if (op.name == "aten::_embedding_bag" ||
-      op.name == "aten::_embedding_bag_forward_only") {
-    return explain_embedding_bag(args);
-  }
-  if (op.rule() != nullptr && runs_by_rule(handle.operator_name())) {
+  if (op.rule() != nullptr &&
+      registry.kind(handle.operator_name()) == OpKind::kRule) {
     if (CallKey(op, args, /*ignores_numbers=*/true).has_plain_tensor()) {
       admit_plain_tensors(op, args);
     }

@@ -22,8 +22,4 @@ std::string explain_call(
     const std::function<void(at::TensorList)>& call,
     at::TensorList tensors);
 
-// Whether the op runs by its rule on distributed tensors, and not by a kernel
-// that is written by hand.
-bool runs_by_rule(const c10::OperatorName& name);
-
 }  // namespace tessera::detail

@@ -8,7 +8,7 @@
 #include "comm/comm_event.h"
 #include "dispatch/agreement.h"
 #include "dispatch/call_key.h"
-#include "dispatch/composite_writes.h"
+#include "dispatch/composite.h"
 #include "dispatch/fallback.h"
 #include "dispatch/grad_layout.h"
 #include "dispatch/learn_dtypes.h"

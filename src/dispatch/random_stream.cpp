@@ -29,4 +29,8 @@ RandomStream next_stream(
   return {generator.current_seed(), offset};
 }
 
+uint64_t next_random_seed() {
+  return random_bits(next_stream(std::nullopt, c10::Device(c10::kCPU)), 0);
+}
+
 }  // namespace tessera::detail

@@ -11,7 +11,7 @@
 
 #include <optional>
 
-#include "kernels/random_draw.h"
+#include "kernels/random/random_draw.h"
 
 namespace tessera::detail {
 
@@ -19,5 +19,9 @@ namespace tessera::detail {
 // given. Throws c10::Error if a given one is not of the tensor's `device`.
 RandomStream next_stream(
     const std::optional<at::Generator>& generator, c10::Device device);
+
+// A seed for an op that draws by itself: the same on every rank, another for
+// each call.
+uint64_t next_random_seed();
 
 }  // namespace tessera::detail

@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "dispatch/random.h"
+#include "dispatch/random_stream.h"
 
 namespace tessera::detail {
 

@@ -1,17 +1,17 @@
 // What kernels/cuda/*.cpp gives, for builds without CUDA's compiler: CUDA
 // tensors are then served by compositions of ATen ops.
-#include "kernels/bag_any_device.h"
-#include "kernels/bag_reader.h"
+#include "kernels/bag/bag_any_device.h"
+#include "kernels/bag/bag_reader.h"
 #include "kernels/cuda/bag_cuda.h"
 #include "kernels/cuda/embedding_cuda.h"
 #include "kernels/cuda/gather_cuda.h"
 #include "kernels/cuda/route_cuda.h"
 #include "kernels/device_errors.h"
-#include "kernels/embedding_any_device.h"
-#include "kernels/gather_any_device.h"
-#include "kernels/random_fill.h"
-#include "kernels/renorm.h"
-#include "kernels/route_any_device.h"
+#include "kernels/gather/gather_any_device.h"
+#include "kernels/lookup/embedding_any_device.h"
+#include "kernels/lookup/renorm.h"
+#include "kernels/lookup/route_any_device.h"
+#include "kernels/random/random_fill.h"
 
 namespace tessera::detail {
 

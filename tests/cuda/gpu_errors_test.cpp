@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <string>
 
-#include "kernels/bag.h"
+#include "kernels/bag/bag.h"
 #include "kernels/device_errors.h"
-#include "kernels/embedding.h"
-#include "kernels/gather.h"
+#include "kernels/gather/gather.h"
+#include "kernels/lookup/embedding.h"
 
 namespace tessera::detail {
 namespace gpu_errors_test {

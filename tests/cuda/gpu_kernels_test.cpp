@@ -7,12 +7,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kernels/bag.h"
+#include "kernels/bag/bag.h"
 #include "kernels/device_errors.h"
-#include "kernels/embedding.h"
-#include "kernels/gather.h"
-#include "kernels/renorm.h"
-#include "kernels/route.h"
+#include "kernels/gather/gather.h"
+#include "kernels/lookup/embedding.h"
+#include "kernels/lookup/renorm.h"
+#include "kernels/lookup/route.h"
 
 namespace tessera::detail {
 namespace gpu_kernels_test {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kernels/random_fill.h"
+#include "kernels/random/random_fill.h"
 #include "tessera/tessera.h"
 
 namespace ts = tessera;

@@ -10,8 +10,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/bag.h"
-#include "kernels/bag_any_device.h"
+#include "kernels/bag/bag.h"
+#include "kernels/bag/bag_any_device.h"
 #include "on_gpu.h"
 
 namespace tessera::detail {

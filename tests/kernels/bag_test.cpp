@@ -6,7 +6,7 @@
 #include <random>
 
 #include "bag_cases.h"
-#include "kernels/bag_lanes.h"
+#include "kernels/bag/bag_lanes.h"
 
 namespace tessera::detail {
 namespace bag_test {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/embedding.h"
-#include "kernels/embedding_any_device.h"
+#include "kernels/lookup/embedding.h"
+#include "kernels/lookup/embedding_any_device.h"
 #include "on_gpu.h"
 
 namespace tessera::detail {

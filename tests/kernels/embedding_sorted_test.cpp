@@ -1,5 +1,5 @@
 // SortedRows against a stable sort.
-#include "kernels/embedding_sorted.h"
+#include "kernels/lookup/embedding_sorted.h"
 
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>

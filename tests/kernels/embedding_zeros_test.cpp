@@ -1,10 +1,10 @@
 // lazy_zeros: memory that the system gives is a tensor like any other.
-#include "kernels/embedding_zeros.h"
+#include "kernels/lookup/embedding_zeros.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "kernels/embedding.h"
+#include "kernels/lookup/embedding.h"
 
 namespace tessera::detail {
 namespace embedding_zeros_test {

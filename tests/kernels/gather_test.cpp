@@ -1,6 +1,6 @@
 // gather_part and its backward against at::gather and scatter_add on the whole
 // tensor.
-#include "kernels/gather.h"
+#include "kernels/gather/gather.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "embedding_parts.h"
-#include "kernels/gather_any_device.h"
+#include "kernels/gather/gather_any_device.h"
 
 namespace tessera::detail {
 namespace gather_test {

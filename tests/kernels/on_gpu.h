@@ -8,7 +8,7 @@
 
 #include <optional>
 
-#include "kernels/bag.h"
+#include "kernels/bag/bag.h"
 #include "kernels/device_errors.h"
 
 namespace tessera::detail {

@@ -1,5 +1,5 @@
 // Random numbers by arithmetic of our own, beside the C library's.
-#include "kernels/random_draw.h"
+#include "kernels/random/random_draw.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "kernels/random_fill.h"
+#include "kernels/random/random_fill.h"
 
 namespace tessera::detail {
 namespace random_draw_test {

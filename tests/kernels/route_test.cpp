@@ -1,11 +1,11 @@
 // route_rows against at::_unique2.
-#include "kernels/route.h"
+#include "kernels/lookup/route.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "embedding_parts.h"
-#include "kernels/route_any_device.h"
+#include "kernels/lookup/route_any_device.h"
 
 namespace tessera::detail {
 namespace route_test {

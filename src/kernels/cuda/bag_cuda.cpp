@@ -4,8 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include "kernels/bag_any_device.h"
-#include "kernels/bag_reader.h"
+#include "kernels/bag/bag_any_device.h"
+#include "kernels/bag/bag_reader.h"
 #include "kernels/cuda/bag.h"
 #include "kernels/cuda/bag_gradient.h"
 #include "kernels/cuda/call.h"

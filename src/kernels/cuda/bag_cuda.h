@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "kernels/bag.h"
+#include "kernels/bag/bag.h"
 
 namespace tessera::detail {
 

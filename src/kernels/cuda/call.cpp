@@ -8,10 +8,10 @@
 #include <mutex>
 #include <utility>
 
-#include "kernels/bag_reader.h"
+#include "kernels/bag/bag_reader.h"
 #include "kernels/device_errors.h"
-#include "kernels/embedding_index.h"
-#include "kernels/gather_cpu.h"
+#include "kernels/gather/gather_cpu.h"
+#include "kernels/lookup/embedding_index.h"
 
 namespace tessera::detail {
 

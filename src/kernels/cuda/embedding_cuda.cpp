@@ -7,7 +7,7 @@
 #include "kernels/cuda/call.h"
 #include "kernels/cuda/lookup.h"
 #include "kernels/cuda/row_gradient.h"
-#include "kernels/embedding_any_device.h"
+#include "kernels/lookup/embedding_any_device.h"
 
 namespace tessera::detail {
 

@@ -7,7 +7,7 @@
 #include "kernels/cuda/call.h"
 #include "kernels/cuda/gather.h"
 #include "kernels/cuda/row_gradient.h"
-#include "kernels/gather_any_device.h"
+#include "kernels/gather/gather_any_device.h"
 
 namespace tessera::detail {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/memory.h"
-#include "kernels/random_draw.h"
+#include "kernels/random/random_draw.h"
 
 namespace tessera::detail::cuda {
 

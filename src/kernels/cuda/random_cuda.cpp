@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/call.h"
 #include "kernels/cuda/random.h"
-#include "kernels/random_fill.h"
+#include "kernels/random/random_fill.h"
 
 namespace tessera::detail {
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/call.h"
 #include "kernels/cuda/renorm.h"
-#include "kernels/renorm.h"
+#include "kernels/lookup/renorm.h"
 
 namespace tessera::detail {
 

@@ -3,7 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "kernels/cuda/call.h"
-#include "kernels/route_any_device.h"
+#include "kernels/lookup/route_any_device.h"
 
 namespace tessera::detail {
 

@@ -3,7 +3,7 @@
 // ops (no_cuda.cpp).
 #pragma once
 
-#include "kernels/route.h"
+#include "kernels/lookup/route.h"
 
 namespace tessera::detail {
 

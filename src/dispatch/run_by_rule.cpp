@@ -1,0 +1,18 @@
+#include "dispatch/run_by_rule.h"
+
+#include <string>
+
+namespace tessera::detail {
+
+const OpInfo& aten_op(const char* name, const char* overload) {
+  // Kept for the life of the process, as plans that name it may be.
+  return *new OpInfo(c10::Dispatcher::singleton().findSchemaOrThrow(
+      (std::string("aten::") + name).c_str(), overload));
+}
+
+at::ScalarType accumulate_dtype(at::ScalarType dtype) {
+  const bool half = dtype == at::kHalf || dtype == at::kBFloat16;
+  return half ? at::kFloat : dtype;
+}
+
+}  // namespace tessera::detail

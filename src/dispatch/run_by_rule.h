@@ -1,0 +1,29 @@
+// Runs an op by its rule, for compositions of an op that call the op itself.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+
+#include <utility>
+
+#include "dispatch/kernel.h"
+
+namespace tessera::detail {
+
+// The op aten::`name`, for run_by_rule.
+const OpInfo& aten_op(const char* name, const char* overload = "");
+
+// Runs an op by its rule, past its composition, and leaves its results in the
+// stack that is returned.
+template <typename... Args>
+torch::jit::Stack run_by_rule(const OpInfo& op, Args&&... args) {
+  torch::jit::Stack stack;
+  torch::jit::push(stack, std::forward<Args>(args)...);
+  run_op(op, &stack);
+  return stack;
+}
+
+// The dtype in which sums of `dtype` are accumulated: float for half types.
+at::ScalarType accumulate_dtype(at::ScalarType dtype);
+
+}  // namespace tessera::detail

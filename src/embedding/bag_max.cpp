@@ -1,0 +1,124 @@
+#include "embedding/bag_max.h"
+
+#include <limits>
+
+#include "comm/comm_event.h"
+#include "dispatch/agreement.h"
+#include "dispatch/autograd.h"
+
+namespace tessera::detail {
+
+namespace {
+
+constexpr int32_t kNobody = std::numeric_limits<int32_t>::max();
+
+// The value of a table that may be a pending reduction.
+at::Tensor without_pending(const at::Tensor& weight) {
+  return redistribute(
+      weight, grad_placements_of(distributed_meta(weight).spec->placements));
+}
+
+// Whether no mesh dimension cuts both the table and the indices.
+bool cut_apart(const at::Tensor& weight, const at::Tensor& indices) {
+  const auto& table = distributed_meta(weight).spec->placements;
+  const auto& batch = distributed_meta(indices).spec->placements;
+  for (size_t m = 0; m < table.size(); ++m) {
+    if (table[m].is_shard() && !batch[m].is_replicate()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Of equal maxima the first entry of the bag wins, on whichever rank it is. A
+// NaN is a bag's first entry, or it would have been passed over: it comes
+// before every other rank's, and nothing is less than it.
+void merge(const MeshDim& at, Shards& values, Shards& winners) {
+  auto& comm = collectives(at.mesh);
+  const auto best = comm.all_reduce(at, values, ReduceOp::Max);
+  for (size_t i = 0; i < winners.size(); ++i) {
+    const auto lost = winners[i].lt(0).logical_or_(values[i].lt(best[i]));
+    winners[i] = winners[i].masked_fill(lost, kNobody);
+  }
+  winners = comm.all_reduce(at, winners, ReduceOp::Min);
+  for (size_t i = 0; i < winners.size(); ++i) {
+    winners[i].masked_fill_(winners[i].eq(kNobody), -1);
+  }
+  values = best;
+}
+
+}  // namespace
+
+bool cuts_rows_of_max(const at::Tensor& weight, const BagArgs& args) {
+  if (args.mode != BagMode::kMax || !is_dtensor(weight) || weight.is_meta()) {
+    return false;
+  }
+  const Spec& table = *distributed_meta(weight).spec;
+  for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
+    if (table.placements[m].is_shard(0) && table.mesh.size(m) > 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
+Bags max_over_rows(
+    const at::Tensor& given_weight,
+    const at::Tensor& given_indices,
+    const at::Tensor& given_offsets,
+    const BagArgs& args) {
+  const Placements whole(
+      distributed_meta(given_weight).spec->mesh.ndim(), Replicate());
+  const auto weight = without_pending(given_weight);
+  const auto offsets = redistribute(given_offsets, whole, kBagCause);
+  const auto indices = args.whole_bags && cut_apart(weight, given_indices)
+                           ? given_indices
+                           : redistribute(given_indices, whole, kBagCause);
+  const auto& table = *distributed_meta(weight).spec;
+  const auto& batch = *distributed_meta(indices).spec;
+  const int64_t bags = all_bags(offsets, args.include_last_offset);
+  Shards values;
+  Shards winners;
+  const auto find_maxima = [&] {
+    for (size_t i = 0; i < table.mesh.local_positions().size(); ++i) {
+      auto part = plain_bag(
+          current_shards(weight)[i],
+          current_shards(indices)[i],
+          current_shards(offsets)[i],
+          std::nullopt,
+          args,
+          bags_at(table, batch, bags, table.mesh.local_positions()[i]),
+          BagEmpty::kLowest);
+      values.push_back(std::move(part.pooled));
+      winners.push_back(std::move(part.winners));
+    }
+  };
+  if (differs_over_ranks(batch.placements, table.mesh)) {
+    run_agreed(table.mesh, kBagCause, find_maxima);
+  } else {
+    find_maxima();
+  }
+  const CommCauseGuard cause(kBagCause);
+  Placements placements = table.placements;
+  for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
+    if (placements[m].is_shard(0)) {
+      merge({table.mesh, m}, values, winners);
+      placements[m] = Replicate();
+    } else if (placements[m].is_replicate()) {
+      placements[m] = batch.placements[m];
+    }
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = values[i].masked_fill(winners[i].lt(0), 0);
+  }
+  const Sizes sizes{bags, weight.size(1)};
+  return {
+      make_distributed(
+          Spec::make(table.mesh, placements, sizes, table.dtype),
+          std::move(values)),
+      make_distributed(
+          Spec::make(table.mesh, placements, sizes, at::kInt),
+          std::move(winners))};
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,61 @@
+// Which entries of a rank's bags go to whom, where each rank owns a range of
+// the table's rows. Plain functions of plain tensors; no communication.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "comm/collectives.h"
+#include "embedding/bag_lookup.h"
+
+namespace tessera::detail {
+
+// The entries of one rank's bags whose rows lie elsewhere, owner after owner;
+// for each owner the bags that have entries there, ascending, and their
+// entries in the order of the bag. Padding goes nowhere. Tensors are on the
+// CPU.
+struct BagRoute {
+  Parts bag_counts;    // how many bags have entries at each owner
+  Parts entry_counts;  // how many entries lie there
+  Parts row_counts;    // how many different rows they name; 0s if not counted
+  // For each owner the lengths of its bags, then the rows of their entries,
+  // [bags + entries], of the index dtype. A length is negative where the bag's
+  // first entry is not among them.
+  at::Tensor request;
+  at::Tensor bags;    // [bags], int64: which ones
+  at::Tensor starts;  // [bags], int64: where each one's entries are in `places`
+  at::Tensor places;  // [entries], int64: where they stand among the indices
+  int64_t longest = 0;   // entries of the longest bag, padding included
+  bool padding = false;  // whether some entries are padding
+};
+
+// `bounds` are the owners' first rows, then the end of the table, cut as
+// torch.chunk cuts. Requires: indices within the table.
+BagRoute route_bags(
+    const RankBags& bags,
+    c10::IntArrayRef bounds,
+    int64_t self,
+    int64_t left_out,
+    bool count_rows,
+    at::ScalarType index_dtype);
+
+// What others ask of a rank.
+struct AskedBags {
+  // `request`s of all ranks, unpacked. With `leaders`, a bag whose first entry
+  // is elsewhere begins with an entry that this part does not hold: the
+  // kernels tell it from the others by that.
+  BagInput input;
+  // [bags, 1], int32: where the asker's entries of each bag begin in `input`.
+  at::Tensor firsts;
+};
+
+// `request` is what came, rank after rank; `absent` a row that is not held
+// here, or -1 for no leaders.
+AskedBags unpack_requests(
+    const at::Tensor& request,
+    const Parts& bag_counts,
+    const Parts& entry_counts,
+    int64_t absent);
+
+}  // namespace tessera::detail

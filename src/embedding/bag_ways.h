@@ -1,0 +1,36 @@
+// How a table, indices and bags that are distributed meet.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+
+#include "embedding/bag_ops.h"
+
+namespace tessera::detail {
+
+// A call of aten::_embedding_bag whose tensors are all distributed, over one
+// mesh. Offsets are replicated.
+struct BagCall {
+  at::Tensor weight;
+  at::Tensor indices;
+  at::Tensor offsets;
+  std::optional<at::Tensor> per_sample_weights;
+  BagArgs args;
+  // Offsets were plain: each rank's own, which may differ by mistake.
+  bool plain_offsets = false;
+
+  int64_t bags() const { return all_bags(offsets, args.include_last_offset); }
+};
+
+// The pooled rows of all bags. Where indices are cut between bags, each rank
+// has those of its indices. Communicates as EmbeddingScope says. Throws
+// c10::IndexError on every rank if one of them has an index outside the table,
+// and c10::ValueError if plain offsets differ where indices are sharded.
+at::Tensor pool_bags(BagCall call);
+
+// Which way pool_bags would take, as text.
+std::string explain_ways(const BagCall& call);
+
+}  // namespace tessera::detail

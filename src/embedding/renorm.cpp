@@ -1,0 +1,176 @@
+// aten::embedding_renorm_: the rows that are looked up are scaled down to
+// max_norm where they lie, once, whatever the layout of table and indices.
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "comm/comm_event.h"
+#include "dispatch/plain_args.h"
+#include "dispatch/run_by_rule.h"
+#include "dispatch/run_steps.h"
+#include "embedding/embedding.h"
+#include "kernels/lookup/renorm.h"
+#include "kernels/lookup/route.h"
+#include "tessera/embedding.h"
+#include "tessera/language.h"
+#include "tessera/shard_math.h"
+
+namespace tessera::detail {
+
+namespace {
+
+const OpInfo& renorm_op() {
+  static const OpInfo& op = aten_op("embedding_renorm_");
+  return op;
+}
+
+void check_allowed(const at::Tensor& self) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      EmbeddingScope::current().max_norm,
+      "Operator aten.embedding_renorm_.default does not have a sharding "
+      "strategy registered. A table with max_norm is written by its lookups: ",
+      spell("hold an EmbeddingScope with max_norm = true to allow it"));
+  begin_write(self, "aten.embedding_renorm_.default");
+  for (const auto& placement : distributed_meta(self).spec->placements) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !placement.is_partial(),
+        "[embedding_renorm_] the norms of a table that is a pending reduction "
+        "are not known: redistribute it first");
+  }
+}
+
+// The distinct indices of the whole, ascending, on every rank.
+Shards distinct_indices(const Spec& table, const at::Tensor& indices) {
+  Shards all;
+  if (is_dtensor(indices)) {
+    const auto& meta = distributed_meta(indices);
+    const Placements whole(table.mesh.ndim(), Replicate());
+    all = run_steps(
+        table.mesh,
+        meta.spec->sizes,
+        *cached_redistribution(*meta.spec, whole),
+        current_shards(indices),
+        Slices::Alias);
+  } else {
+    all = replicated_shards(table.mesh, indices);
+  }
+  for (auto& shard : all) {
+    shard = route_rows(shard, {0, table.sizes[0]}).wanted;
+  }
+  return all;
+}
+
+// Those of the ascending `wanted` that lie in `held`, counted from its begin.
+at::Tensor held_rows(const at::Tensor& wanted, const Range& held) {
+  const auto on_cpu = wanted.cpu();
+  const auto* begin = on_cpu.const_data_ptr<int64_t>();
+  const auto* end = begin + on_cpu.size(0);
+  const auto* first = std::lower_bound(begin, end, held.begin);
+  const auto* last = std::lower_bound(first, end, held.begin + held.size);
+  return wanted.narrow(0, first - begin, last - first).sub(held.begin);
+}
+
+// The part that some columns have in the norms of rows: what is added up (or,
+// for the largest entry, maximised) over all columns.
+at::Tensor norm_parts(const at::Tensor& rows, double norm_type) {
+  if (std::isinf(norm_type)) {
+    return rows.size(1) == 0 ? rows.new_zeros({rows.size(0)})
+                             : rows.abs().amax(1);
+  }
+  if (norm_type == 0) {
+    return rows.ne(0).sum(1).to(rows.scalar_type());
+  }
+  return rows.abs().pow(norm_type).sum(1);
+}
+
+at::Tensor norms_of(const at::Tensor& parts, double norm_type) {
+  return std::isinf(norm_type) || norm_type == 0 ? parts
+                                                 : parts.pow(1 / norm_type);
+}
+
+// Where mesh dimensions cut the columns, a row's norm is known to all of its
+// ranks together.
+void renorm_columns(
+    const Spec& table,
+    ShardsRef shards,
+    ShardsRef held,
+    double max_norm,
+    double norm_type) {
+  const auto dtype = accumulate_dtype(table.dtype);
+  Shards rows;
+  Shards norms;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    rows.push_back(shards[i].index_select(0, held[i]));
+    norms.push_back(norm_parts(rows[i].to(dtype), norm_type));
+  }
+  for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
+    if (table.placements[m].is_shard(1)) {
+      norms = collectives(table.mesh)
+                  .all_reduce(
+                      {table.mesh, m},
+                      norms,
+                      std::isinf(norm_type) ? ReduceOp::Max : ReduceOp::Sum);
+    }
+  }
+  for (size_t i = 0; i < shards.size(); ++i) {
+    // In double and with a guard against a division by zero, as ATen does: a
+    // bit of difference may decide which of two rows is a maximum.
+    const auto norm = norms_of(norms[i], norm_type).to(at::kDouble);
+    const auto scale = norm.add(1e-7).reciprocal().mul(max_norm).masked_fill(
+        norm.le(max_norm), 1);
+    const auto scaled = rows[i].to(dtype).mul(scale.to(dtype).unsqueeze(1));
+    shards[i].index_copy_(0, held[i], scaled.to(table.dtype));
+  }
+}
+
+at::Tensor& embedding_renorm_(
+    at::Tensor& self,
+    const at::Tensor& indices,
+    double max_norm,
+    double norm_type) {
+  if (!is_dtensor(self) || !is_dtensor(indices)) {
+    const torch::jit::Stack args{self, indices, max_norm, norm_type};
+    admit_plain_tensors(renorm_op(), args);
+  }
+  check_allowed(self);
+  const Spec& table = *distributed_meta(self).spec;
+  const Shards& shards = current_shards(self);
+  if (self.is_meta()) {
+    return self;
+  }
+  const CommCauseGuard cause(renorm_op().name);
+  const auto wanted = distinct_indices(table, indices);
+  const auto rows_of = [&](size_t i) {
+    return local_range(
+        table.sizes[0],
+        0,
+        table.mesh,
+        table.placements,
+        table.mesh.local_positions()[i]);
+  };
+  const bool by_columns = std::any_of(
+      table.placements.begin(), table.placements.end(), [](const auto& p) {
+        return p.is_shard(1);
+      });
+  if (by_columns) {
+    Shards held;
+    for (size_t i = 0; i < shards.size(); ++i) {
+      held.push_back(held_rows(wanted[i], rows_of(i)));
+    }
+    renorm_columns(table, shards, held, max_norm, norm_type);
+    return self;
+  }
+  for (size_t i = 0; i < shards.size(); ++i) {
+    renorm_rows_(shards[i], wanted[i], rows_of(i).begin, max_norm, norm_type);
+  }
+  return self;
+}
+
+}  // namespace
+
+void register_renorm(OpRegistry& ops) {
+  ops.own_kernel("embedding_renorm_", &embedding_renorm_);
+}
+
+}  // namespace tessera::detail

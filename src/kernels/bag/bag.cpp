@@ -1,0 +1,265 @@
+// Checks, and the choice between kernels by device, and compositions.
+#include "kernels/bag/bag.h"
+
+#include <ATen/OpMathType.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/where.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "kernels/bag/bag_any_device.h"
+#include "kernels/bag/bag_backward.h"
+#include "kernels/bag/bag_max.h"
+#include "kernels/bag/bag_pool.h"
+#include "kernels/bag/bag_reader.h"
+#include "kernels/bag/bag_step.h"
+#include "kernels/cuda/bag_cuda.h"
+#include "kernels/lookup/embedding_index.h"
+
+namespace tessera::detail {
+
+namespace {
+
+void check_table_dtype(const char* name, const at::Tensor& t) {
+  const at::ScalarType type = t.scalar_type();
+  TORCH_CHECK_TYPE(
+      type == at::kFloat || type == at::kDouble || type == at::kHalf ||
+          type == at::kBFloat16,
+      "[embedding_bag] ",
+      name,
+      " must be float, double, half or bfloat16, not ",
+      type);
+  TORCH_CHECK_VALUE(
+      t.dim() == 2,
+      "[embedding_bag] ",
+      name,
+      " must have 2 dimensions, not ",
+      t.dim());
+}
+
+void check_devices(const at::Tensor& t, const BagInput& input) {
+  TORCH_CHECK_VALUE(
+      t.device() == input.indices.device() &&
+          t.device() == input.offsets.device(),
+      "[embedding_bag] the table, indices and offsets must be on one device, "
+      "but are on ",
+      t.device(),
+      ", ",
+      input.indices.device(),
+      " and ",
+      input.offsets.device());
+}
+
+void check_factors(const at::Tensor& t, const BagInput& input, BagMode mode) {
+  if (!input.per_sample_weights.has_value()) {
+    return;
+  }
+  const at::Tensor& factors = *input.per_sample_weights;
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      mode == BagMode::kSum,
+      "[embedding_bag] per_sample_weights are supported for mode sum alone; "
+      "leave them out or use sum");
+  TORCH_CHECK_TYPE(
+      factors.scalar_type() == t.scalar_type(),
+      "[embedding_bag] per_sample_weights must have the table's dtype, ",
+      t.scalar_type(),
+      ", not ",
+      factors.scalar_type());
+  TORCH_CHECK_VALUE(
+      factors.sizes() == input.indices.sizes(),
+      "[embedding_bag] per_sample_weights must have the size of indices, ",
+      input.indices.sizes(),
+      ", not ",
+      factors.sizes());
+}
+
+void check_lookup(
+    const at::Tensor& weight, const BagInput& input, BagMode mode) {
+  check_table_dtype("the table", weight);
+  check_devices(weight, input);
+  check_factors(weight, input, mode);
+}
+
+// As the kernels read a table; rows may lie anywhere, so that a slice of rows
+// or columns is not copied.
+bool has_side_by_side_columns(const at::Tensor& weight) {
+  return weight.stride(1) == 1 || weight.size(1) <= 1;
+}
+
+at::Tensor readable(const at::Tensor& weight) {
+  return has_side_by_side_columns(weight) ? weight : weight.contiguous();
+}
+
+void check_backward(const BagGradient& bags) {
+  const auto& [grad, part, input, mode, winners] = bags;
+  check_lookup(grad, input, mode);
+  const int64_t count = input.offsets.numel() - input.include_last_offset;
+  TORCH_CHECK_VALUE(
+      grad.size(0) == count,
+      "[embedding_bag] the gradient must have a row for each of the ",
+      count,
+      " bags, not ",
+      grad.size(0));
+  TORCH_INTERNAL_ASSERT(
+      mode != BagMode::kMax ||
+      (winners.has_value() && winners->scalar_type() == at::kInt &&
+       winners->sizes() == grad.sizes()));
+}
+
+at::Tensor backward(const BagGradient& bags, int64_t rows, bool sparse) {
+  check_backward(bags);
+  const auto f = bags.grad.is_cpu()    ? bags_backward_cpu
+                 : bags.grad.is_cuda() ? bags_backward_cuda
+                                       : compose_bags_backward;
+  return f(bags, rows, sparse);
+}
+
+}  // namespace
+
+at::Tensor checked_bag_bounds(
+    const at::Tensor& weight,
+    int64_t rows,
+    const BagInput& input,
+    BagMode mode) {
+  check_lookup(weight, input, mode);
+  return weight.is_cuda() ? checked_bag_bounds_cuda(input, rows)
+                          : compose_bag_bounds(input, rows);
+}
+
+at::Tensor bag_counts(const BagInput& input) {
+  if (!input.indices.is_cpu()) {
+    return input.indices.is_cuda() ? bag_counts_cuda(input)
+                                   : compose_bag_counts(input);
+  }
+  // A part without rows: entries are counted, none is held. Indices are not
+  // checked here, where no table is known.
+  const BagReader reader(input, 0, BagPart{0, 0});
+  const at::Tensor counts =
+      at::empty({reader.bags()}, input.offsets.options().dtype(at::kLong));
+  BagEntries entries;
+  reader.read(0, reader.bags(), true, entries);
+  std::copy_n(
+      entries.counts.begin(),
+      reader.bags(),
+      counts.mutable_data_ptr<int64_t>());
+  return counts;
+}
+
+at::Tensor embedding_bag_part(
+    const at::Tensor& weight,
+    const BagPart& part,
+    const BagInput& input,
+    BagMode mode,
+    std::optional<at::ScalarType> result) {
+  TORCH_INTERNAL_ASSERT(mode != BagMode::kMax);
+  check_lookup(weight, input, mode);
+  const at::ScalarType dtype = result.value_or(weight.scalar_type());
+  TORCH_INTERNAL_ASSERT(
+      dtype == weight.scalar_type() ||
+      (dtype == at::kFloat && weight.scalar_type() != at::kDouble));
+  const auto pool = weight.is_cpu()    ? pool_bags_cpu
+                    : weight.is_cuda() ? pool_bags_cuda
+                                       : compose_bags;
+  return pool(readable(weight), part, input, mode, dtype);
+}
+
+BagMax embedding_bag_max_part(
+    const at::Tensor& weight,
+    const BagPart& part,
+    const BagInput& input,
+    BagEmpty empty) {
+  check_lookup(weight, input, BagMode::kMax);
+  const auto maxima = weight.is_cpu()    ? max_bags_cpu
+                      : weight.is_cuda() ? max_bags_cuda
+                                         : compose_bag_max;
+  return maxima(readable(weight), part, input, empty);
+}
+
+BagMax merge_bag_max(at::ArrayRef<BagMax> parts) {
+  TORCH_INTERNAL_ASSERT(!parts.empty());
+  BagMax all = parts[0];
+  for (const BagMax& other : parts.slice(1)) {
+    // A NaN is the bag's first entry, so nobody beats it.
+    const at::Tensor stronger =
+        other.values.gt(all.values).logical_and(all.values.eq(all.values));
+    const at::Tensor earlier =
+        other.values.eq(all.values).logical_and(other.winners.lt(all.winners));
+    const at::Tensor takes = stronger.logical_or(earlier)
+                                 .logical_or(all.winners.lt(0))
+                                 .logical_or(other.values.ne(other.values))
+                                 .logical_and(other.winners.ge(0));
+    all.values = at::where(takes, other.values, all.values);
+    all.winners = at::where(takes, other.winners, all.winners);
+  }
+  all.values = all.values.masked_fill(all.winners.lt(0), 0);
+  return all;
+}
+
+at::Tensor bag_max_rows(const at::Tensor& winners, const BagInput& input) {
+  if (input.indices.numel() == 0) {
+    return at::full_like(winners, -1, input.indices.options());
+  }
+  const at::Tensor places = winners.clamp_min(0).to(at::kLong);
+  return at::index_select(input.indices, 0, places.flatten())
+      .view(winners.sizes())
+      .masked_fill(winners.lt(0), -1);
+}
+
+at::Tensor embedding_bag_dense_backward(const BagGradient& bags, int64_t rows) {
+  return backward(bags, rows, /*sparse=*/false);
+}
+
+at::Tensor embedding_bag_sparse_backward(
+    const BagGradient& bags, int64_t rows) {
+  return backward(bags, rows, /*sparse=*/true);
+}
+
+void embedding_bag_step_(
+    const at::Tensor& weight, const BagGradient& bags, double rate) {
+  check_backward(bags);
+  const auto& grad = bags.grad;
+  TORCH_INTERNAL_ASSERT(weight.dim() == 2 && weight.size(1) == grad.size(1));
+  TORCH_INTERNAL_ASSERT(
+      grad.scalar_type() == weight.scalar_type() ||
+      grad.scalar_type() == at::toOpMathType(weight.scalar_type()));
+  if (rate == 0) {
+    return;
+  }
+  const auto step = !has_side_by_side_columns(weight) ? compose_step
+                    : weight.is_cpu()                 ? step_rows_cpu
+                    : weight.is_cuda()                ? step_rows_cuda
+                                                      : compose_step;
+  step(weight, bags, rate);
+}
+
+at::Tensor embedding_bag_weights_backward(
+    const at::Tensor& grad,
+    const at::Tensor& weight,
+    const BagPart& part,
+    const BagInput& input) {
+  check_lookup(weight, input, BagMode::kSum);
+  const int64_t bags = input.offsets.numel() - input.include_last_offset;
+  TORCH_CHECK_VALUE(
+      grad.dim() == 2 && grad.size(0) == bags &&
+          grad.size(1) == weight.size(1) &&
+          grad.scalar_type() == weight.scalar_type(),
+      "[embedding_bag] the gradient must be ",
+      weight.scalar_type(),
+      " of size [",
+      bags,
+      ", ",
+      weight.size(1),
+      "], not ",
+      grad.scalar_type(),
+      " ",
+      grad.sizes());
+  const auto backward = weight.is_cpu()    ? bag_weights_backward_cpu
+                        : weight.is_cuda() ? bag_weights_backward_cuda
+                                           : compose_bag_weights_backward;
+  return backward(grad, readable(weight), part, input);
+}
+
+}  // namespace tessera::detail

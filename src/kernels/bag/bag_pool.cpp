@@ -1,0 +1,161 @@
+#include "kernels/bag/bag_pool.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include "kernels/bag/bag_lanes.h"
+#include "kernels/bag/bag_reader.h"
+#include "kernels/bag/bag_runs.h"
+
+namespace tessera::detail {
+
+namespace {
+
+// The bags of one run.
+template <typename T, typename Out>
+struct PoolRun {
+  using Acc = BagAcc<T>;
+
+  BagTable<T> table;
+  BagRun<T> in;
+  Out* out;
+
+  template <int Bytes>
+  TESSERA_LANES_INLINE void run() const;
+};
+
+// One bag.
+template <typename T, typename Out, int Bytes>
+struct PoolBag {
+  using Acc = BagAcc<T>;
+  using L = Lanes<Acc, Bytes>;
+
+  const PoolRun<T, Out>& run;
+  int64_t begin;
+  int64_t end;
+  Acc divisor;
+  Out* out;
+
+  template <int N, bool Weighted>
+  TESSERA_LANES_INLINE void sum(
+      int64_t column, typename L::Vec (&sums)[N]) const {
+    constexpr int kBytes = N * L::kCount * sizeof(T);
+    const T* table = run.table.data + column;
+    const int64_t* rows = run.in.rows;
+    const int64_t stride = run.table.stride;
+    const Lookahead ahead = run.table.ahead;
+    for (int64_t e = begin; e < end; ++e) {
+      prefetch<kSecondCache, kBytes>(table + rows[e + ahead.far] * stride);
+      prefetch<kFirstCache, kBytes>(table + rows[e + ahead.near] * stride);
+      const T* row = table + rows[e] * stride;
+#pragma GCC unroll 8
+      for (int i = 0; i < N; ++i) {
+        typename L::Vec v;
+        load_lanes<Bytes>(row + i * L::kCount, v);
+        if constexpr (Weighted) {
+          v *= run.in.factors[e];
+        }
+        sums[i] += v;
+      }
+    }
+  }
+
+  template <int N>
+  TESSERA_LANES_INLINE void block(int64_t column) const {
+    typename L::Vec sums[N] = {};
+    if (run.in.factors != nullptr) {
+      sum<N, true>(column, sums);
+    } else {
+      sum<N, false>(column, sums);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) {
+      if (run.in.counts != nullptr) {
+        sums[i] /= divisor;
+      }
+      store_lanes<Bytes, Out, Acc>(out + column + i * L::kCount, sums[i]);
+    }
+  }
+
+  TESSERA_LANES_INLINE void rest(int64_t column, int64_t count) const {
+    Acc sums[L::kCount] = {};
+    for (int64_t e = begin; e < end; ++e) {
+      const T* row =
+          run.table.data + run.in.rows[e] * run.table.stride + column;
+      const Acc factor = run.in.factors != nullptr ? run.in.factors[e] : Acc(1);
+      for (int64_t c = 0; c < count; ++c) {
+        sums[c] += static_cast<Acc>(row[c]) * factor;
+      }
+    }
+    for (int64_t c = 0; c < count; ++c) {
+      out[column + c] = static_cast<Out>(
+          run.in.counts != nullptr ? sums[c] / divisor : sums[c]);
+    }
+  }
+};
+
+template <typename T, typename Out>
+template <int Bytes>
+TESSERA_LANES_INLINE void PoolRun<T, Out>::run() const {
+  const int64_t width = table.width;
+  if (in.bags > 0 && in.ends[in.bags - 1] > 0) {
+    table.prefetch_first(in.rows);
+  }
+  int64_t begin = 0;
+  for (int64_t b = 0; b < in.bags; ++b) {
+    // A bag without entries divides its zeros by one.
+    const int64_t count =
+        in.counts != nullptr && in.counts[b] > 0 ? in.counts[b] : 1;
+    const PoolBag<T, Out, Bytes> bag{
+        *this, begin, in.ends[b], static_cast<Acc>(count), out + b * width};
+    for_column_blocks<Lanes<Acc, Bytes>::kCount>(width, bag);
+    begin = in.ends[b];
+  }
+}
+
+template <typename T, typename Out>
+void pool_bags(
+    const at::Tensor& weight,
+    const BagReader& reader,
+    const BagInput& input,
+    BagMode mode,
+    at::Tensor& out) {
+  const int64_t width = weight.size(1);
+  const BagRuns<T> runs(reader, input, mode);
+  at::parallel_for(
+      0, reader.bags(), reader.grain(width), [&](int64_t begin, int64_t end) {
+        runs.each(begin, end, [&](const BagRun<T>& run) {
+          run_on_lanes(PoolRun<T, Out>{
+              BagTable<T>(weight),
+              run,
+              out.mutable_data_ptr<Out>() + run.begin * width});
+        });
+      });
+}
+
+}  // namespace
+
+at::Tensor pool_bags_cpu(
+    const at::Tensor& weight,
+    const BagPart& part,
+    const BagInput& input,
+    BagMode mode,
+    at::ScalarType result) {
+  const BagReader reader(input, weight.size(0), part);
+  at::Tensor out = at::empty(
+      {reader.bags(), weight.size(1)}, weight.options().dtype(result));
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, weight.scalar_type(), "embedding_bag", [&] {
+        if (result == weight.scalar_type()) {
+          pool_bags<scalar_t, scalar_t>(weight, reader, input, mode, out);
+        } else {
+          pool_bags<scalar_t, BagAcc<scalar_t>>(
+              weight, reader, input, mode, out);
+        }
+      });
+  reader.check_range();
+  return out;
+}
+
+}  // namespace tessera::detail

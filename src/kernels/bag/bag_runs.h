@@ -1,0 +1,80 @@
+// Bags of sums and means, run after run, with what each entry is multiplied and
+// each bag divided by.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/bag/bag.h"
+#include "kernels/bag/bag_lanes.h"
+#include "kernels/bag/bag_reader.h"
+
+namespace tessera::detail {
+
+// One run. Pointers are good until the next one.
+template <typename T>
+struct BagRun {
+  int64_t begin;  // its first bag
+  int64_t bags;
+  const int64_t* rows;       // Lookahead::kMost more than there are may be read
+  const BagAcc<T>* factors;  // one for each row, or nullptr
+  const int64_t* ends;       // per bag, in `rows`
+  const int64_t* counts;     // what to divide by, or nullptr
+};
+
+// Threads may share it.
+template <typename T>
+class BagRuns {
+ public:
+  // Requires: `mode` is kSum or kMean; per_sample_weights are of T. `reader`
+  // and `input` outlive this. Throws as mean_counts.
+  BagRuns(const BagReader& reader, const BagInput& input, BagMode mode)
+      : reader_(reader),
+        is_mean_(mode == BagMode::kMean),
+        own_counts_(mean_counts(input, reader.bags())) {
+    if (input.per_sample_weights.has_value()) {
+      factors_ = input.per_sample_weights->contiguous();
+    }
+  }
+
+  // Calls body(const BagRun<T>&) for the runs of bags [begin, end).
+  template <typename Body>
+  void each(int64_t begin, int64_t end, const Body& body) const {
+    BagEntries entries;
+    std::vector<BagAcc<T>> entry_factors;
+    for (int64_t b = begin, next = 0; b < end; b = next) {
+      next = reader_.run_end(b, end);
+      reader_.read(b, next, factors_.defined(), entries);
+      if (factors_.defined()) {
+        const T* all = factors_.const_data_ptr<T>();
+        entry_factors.clear();
+        for (int64_t e = 0; e < entries.held; ++e) {
+          entry_factors.push_back(
+              static_cast<BagAcc<T>>(all[entries.places[e]]));
+        }
+      }
+      const int64_t* counts = nullptr;
+      if (is_mean_) {
+        counts =
+            own_counts_ != nullptr ? own_counts_ + b : entries.counts.data();
+      }
+      body(BagRun<T>{
+          b,
+          next - b,
+          entries.rows.data(),
+          factors_.defined() ? entry_factors.data() : nullptr,
+          entries.ends.data(),
+          counts});
+    }
+  }
+
+ private:
+  const BagReader& reader_;
+  bool is_mean_;
+  const int64_t* own_counts_;
+  at::Tensor factors_;
+};
+
+}  // namespace tessera::detail

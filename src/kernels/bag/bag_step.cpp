@@ -1,0 +1,176 @@
+// Gradient descent on the rows of bags. Where sums are kept in the table's own
+// dtype no gradient is made at all: a bag's gradient waits in registers while
+// its rows go by. Half kinds, which would be rounded entry by entry, and maxima
+// go through the gradients of rows (bag_backward.h).
+#include "kernels/bag/bag_step.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#include "kernels/bag/bag_backward.h"
+#include "kernels/bag/bag_lanes.h"
+#include "kernels/bag/bag_reader.h"
+#include "kernels/bag/bag_runs.h"
+
+namespace tessera::detail {
+
+namespace {
+
+// The bags of one run.
+template <typename T>
+struct StepRun {
+  BagTable<T> table;
+  T* data;  // the table's
+  BagRun<T> in;
+  const T* grad;
+  T rate;
+
+  template <int Bytes>
+  TESSERA_LANES_INLINE void run() const;
+};
+
+// One bag.
+template <typename T, int Bytes>
+struct StepBag {
+  using L = Lanes<T, Bytes>;
+
+  const StepRun<T>& run;
+  int64_t begin;
+  int64_t end;
+  const T* grad;
+  T rate;
+
+  template <int N, bool Weighted>
+  TESSERA_LANES_INLINE void step(
+      int64_t column, const typename L::Vec (&moves)[N]) const {
+    constexpr int kBytes = N * L::kCount * sizeof(T);
+    T* table = run.data + column;
+    const int64_t* rows = run.in.rows;
+    const int64_t stride = run.table.stride;
+    const Lookahead ahead = run.table.ahead;
+    for (int64_t e = begin; e < end; ++e) {
+      prefetch<kSecondCache, kBytes>(table + rows[e + ahead.far] * stride);
+      prefetch<kFirstCache, kBytes>(table + rows[e + ahead.near] * stride);
+      T* row = table + rows[e] * stride;
+#pragma GCC unroll 8
+      for (int i = 0; i < N; ++i) {
+        typename L::Vec v;
+        load_lanes<Bytes>(row + i * L::kCount, v);
+        if constexpr (Weighted) {
+          v -= moves[i] * run.in.factors[e];
+        } else {
+          v -= moves[i];
+        }
+        store_lanes<Bytes, T, T>(row + i * L::kCount, v);
+      }
+    }
+  }
+
+  template <int N>
+  TESSERA_LANES_INLINE void block(int64_t column) const {
+    typename L::Vec moves[N];
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) {
+      load_lanes<Bytes>(grad + column + i * L::kCount, moves[i]);
+      moves[i] *= rate;
+    }
+    if (run.in.factors != nullptr) {
+      step<N, true>(column, moves);
+    } else {
+      step<N, false>(column, moves);
+    }
+  }
+
+  TESSERA_LANES_INLINE void rest(int64_t column, int64_t count) const {
+    for (int64_t e = begin; e < end; ++e) {
+      T* row = run.data + run.in.rows[e] * run.table.stride + column;
+      const T factor = run.in.factors != nullptr ? run.in.factors[e] : T(1);
+      for (int64_t c = 0; c < count; ++c) {
+        row[c] -= grad[column + c] * rate * factor;
+      }
+    }
+  }
+};
+
+template <typename T>
+template <int Bytes>
+TESSERA_LANES_INLINE void StepRun<T>::run() const {
+  const int64_t width = table.width;
+  if (in.bags > 0 && in.ends[in.bags - 1] > 0) {
+    table.prefetch_first(in.rows);
+  }
+  int64_t begin = 0;
+  for (int64_t b = 0; b < in.bags; ++b) {
+    const int64_t count =
+        in.counts != nullptr && in.counts[b] > 0 ? in.counts[b] : 1;
+    const StepBag<T, Bytes> bag{
+        *this,
+        begin,
+        in.ends[b],
+        grad + b * width,
+        rate / static_cast<T>(count)};
+    if (begin < in.ends[b]) {
+      for_column_blocks<Lanes<T, Bytes>::kCount>(width, bag);
+    }
+    begin = in.ends[b];
+  }
+}
+
+// Steps the rows from `part.first` on that `weight` holds, bag after bag.
+template <typename T>
+void step_part(
+    const at::Tensor& weight,
+    const at::Tensor& grad,
+    const BagReader& reader,
+    const BagInput& input,
+    BagMode mode,
+    T rate) {
+  const int64_t width = weight.size(1);
+  BagRuns<T>(reader, input, mode)
+      .each(0, reader.bags(), [&](const BagRun<T>& run) {
+        run_on_lanes(StepRun<T>{
+            BagTable<T>(weight),
+            weight.mutable_data_ptr<T>(),
+            run,
+            grad.const_data_ptr<T>() + run.begin * width,
+            rate});
+      });
+  reader.check_range();
+}
+
+}  // namespace
+
+void step_rows_cpu(
+    const at::Tensor& weight, const BagGradient& bags, double rate) {
+  const bool exact =
+      weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kDouble;
+  if (!exact || bags.mode == BagMode::kMax) {
+    step_by_row_gradients(weight, bags, rate);
+    return;
+  }
+  const BagInput& input = bags.input;
+  const at::Tensor dense_grad = bags.grad.contiguous();
+  // Each thread takes some of the rows, with all their entries: whatever their
+  // number, a row's entries come one after the other.
+  const int64_t rows = weight.size(0);
+  const int64_t grain = std::max<int64_t>(
+      1,
+      (1 << 15) * rows /
+          std::max<int64_t>(1, input.indices.numel() * weight.size(1)));
+  AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "embedding_bag", [&] {
+    at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
+      const BagPart some{bags.part.first + begin, bags.part.total};
+      step_part<scalar_t>(
+          weight.slice(0, begin, end),
+          dense_grad,
+          BagReader(input, end - begin, some),
+          input,
+          bags.mode,
+          static_cast<scalar_t>(rate));
+    });
+  });
+}
+
+}  // namespace tessera::detail

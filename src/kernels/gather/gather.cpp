@@ -1,0 +1,108 @@
+#include "kernels/gather/gather.h"
+
+#include <c10/core/WrapDimMinimal.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/gather_cuda.h"
+#include "kernels/gather/gather_any_device.h"
+#include "kernels/gather/gather_cpu.h"
+#include "kernels/lookup/embedding_index.h"
+#include "kernels/resolved.h"
+
+namespace tessera::detail {
+namespace {
+
+// Returns `dim` as a number that is not negative.
+int64_t check_gather(
+    c10::IntArrayRef local_sizes,
+    int64_t dim,
+    const at::Tensor& index,
+    int64_t first,
+    int64_t size) {
+  check_index_dtype("gather", index);
+  const auto dims = static_cast<int64_t>(local_sizes.size());
+  TORCH_CHECK_VALUE(
+      index.dim() == dims,
+      "[gather] expected an index of as many dimensions as the input, ",
+      dims,
+      ", but got ",
+      index.dim());
+  dim = c10::maybe_wrap_dim(dim, dims);
+  // A scalar is gathered from like a tensor of one entry.
+  check_held_range("gather", first, dims == 0 ? 1 : local_sizes[dim], size);
+  for (int64_t d = 0; d < dims; ++d) {
+    TORCH_CHECK_VALUE(
+        d == dim || index.size(d) <= local_sizes[d] || index.numel() == 0,
+        "[gather] expected an index of at most the input's size ",
+        local_sizes[d],
+        " in dimension ",
+        d,
+        " but got ",
+        index.size(d));
+  }
+  return dim;
+}
+
+}  // namespace
+
+void throw_outside_dimension(int64_t index, int64_t dim, int64_t size) {
+  TORCH_CHECK_INDEX(
+      size > 0,
+      "[gather] index ",
+      index,
+      " is outside dimension ",
+      dim,
+      " of size 0; no index is valid");
+  TORCH_CHECK_INDEX(
+      false,
+      "[gather] index ",
+      index,
+      " is outside dimension ",
+      dim,
+      " of size ",
+      size,
+      "; expected 0 to ",
+      size - 1);
+}
+
+at::Tensor gather_part(
+    const at::Tensor& self,
+    int64_t dim,
+    const at::Tensor& index,
+    int64_t first,
+    int64_t size) {
+  dim = check_gather(self.sizes(), dim, index, first, size);
+  const auto gather = self.is_cpu()    ? gather_part_cpu
+                      : self.is_cuda() ? gather_part_cuda
+                                       : gather_part_any_device;
+  return gather(resolved(self), dim, index, first, size);
+}
+
+at::Tensor gather_part_backward(
+    const at::Tensor& grad,
+    int64_t dim,
+    const at::Tensor& index,
+    c10::IntArrayRef local_sizes,
+    int64_t first,
+    int64_t size) {
+  dim = check_gather(local_sizes, dim, index, first, size);
+  TORCH_CHECK_VALUE(
+      grad.sizes() == index.sizes(),
+      "[gather_backward] expected a gradient of the shape of the index, ",
+      index.sizes(),
+      ", but got ",
+      grad.sizes());
+  TORCH_CHECK_TYPE(
+      grad.is_floating_point() || grad.is_complex(),
+      "[gather_backward] expected a floating point or complex gradient but "
+      "got ",
+      grad.scalar_type());
+  const auto backward = grad.is_cpu()    ? gather_part_backward_cpu
+                        : grad.is_cuda() ? gather_part_backward_cuda
+                                         : gather_part_backward_any_device;
+  return backward(resolved(grad), dim, index, local_sizes, first, size);
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,185 @@
+#include "kernels/gather/gather_cpu.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/complex.h>
+
+#include "kernels/gather/gather_walk.h"
+#include "kernels/lookup/embedding_index.h"
+#include "kernels/lookup/embedding_zeros.h"
+
+namespace tessera::detail {
+namespace {
+
+// Reports the first bad index of a line.
+template <class Index>
+void report_bad(
+    const Index* indices,
+    int64_t stride,
+    const GatherLine& line,
+    int64_t size,
+    FirstPlace& bad) {
+  for (int64_t j = 0; j < line.length; ++j) {
+    if (!is_inside(indices[line.index + j * stride], size)) {
+      bad.report(line.place + j);
+      return;
+    }
+  }
+}
+
+void throw_if_bad(
+    const FirstPlace& bad, const at::Tensor& index, int64_t dim, int64_t size) {
+  if (bad) {
+    throw_outside_dimension(
+        index.reshape({-1}).select(0, bad.get()).item<int64_t>(), dim, size);
+  }
+}
+
+// Calls f with an unsigned value as large as an item of `bytes` bytes.
+template <class F>
+void with_item_type(size_t bytes, F&& f) {
+  switch (bytes) {
+    case 1:
+      return f(uint8_t{});
+    case 2:
+      return f(uint16_t{});
+    case 4:
+      return f(uint32_t{});
+    case 8:
+      return f(uint64_t{});
+    default:
+      TORCH_INTERNAL_ASSERT(bytes == 16, "an item of ", bytes, " bytes");
+      return f(c10::complex<double>{});
+  }
+}
+
+// One line of the forward.
+template <class Item, class Index>
+void gather_line(
+    const GatherWalk& walk,
+    const GatherLine& line,
+    const Index* indices,
+    int64_t first,
+    int64_t held,
+    int64_t size,
+    const Item* from,
+    Item* to,
+    FirstPlace& bad) {
+  const int64_t index_stride = walk.index_strides.back();
+  const int64_t a_stride = walk.a_strides.back();
+  const int64_t a_step = walk.a_step;
+  indices += line.index;
+  from += line.a;
+  to += line.b;
+  bool good = true;
+  for (int64_t j = 0; j < line.length; ++j) {
+    const int64_t index = indices[j * index_stride];
+    const int64_t local = offset_from(first, index);
+    const bool inside = is_inside(local, held);
+    good &= is_inside(index, size);
+    // Reads the first entry in vain rather than guess a branch.
+    const Item item = from[j * a_stride + (inside ? local : 0) * a_step];
+    to[j] = inside ? item : Item{};
+  }
+  if (!good) {
+    report_bad(indices - line.index, index_stride, line, size, bad);
+  }
+}
+
+// One line of the backward.
+template <class T, class Sum, class Index>
+void scatter_line(
+    const GatherWalk& walk,
+    const GatherLine& line,
+    const Index* indices,
+    int64_t first,
+    int64_t held,
+    int64_t size,
+    const T* from,
+    Sum* to,
+    FirstPlace& bad) {
+  const int64_t index_stride = walk.index_strides.back();
+  const int64_t a_stride = walk.a_strides.back();
+  const int64_t b_stride = walk.b_strides.back();
+  bool good = true;
+  for (int64_t j = 0; j < line.length; ++j) {
+    const int64_t index = indices[line.index + j * index_stride];
+    const int64_t local = offset_from(first, index);
+    good &= is_inside(index, size);
+    if (is_inside(local, held)) {
+      to[line.a + j * a_stride + local * walk.a_step] +=
+          static_cast<Sum>(from[line.b + j * b_stride]);
+    }
+  }
+  if (!good) {
+    report_bad(indices, index_stride, line, size, bad);
+  }
+}
+
+}  // namespace
+
+at::Tensor gather_part_cpu(
+    const at::Tensor& self,
+    int64_t dim,
+    const at::Tensor& index,
+    int64_t first,
+    int64_t size) {
+  const int64_t held = self.dim() == 0 ? 1 : self.size(dim);
+  at::Tensor out = at::empty(index.sizes(), self.options());
+  // Without an entry to read in vain, zeros of one that is made up do.
+  const at::Tensor part = held > 0 ? self : at::zeros({1}, self.options());
+  const at::DimVector nowhere(index.dim(), 0);
+  const GatherWalk walk(
+      index,
+      held > 0 ? self.strides() : c10::IntArrayRef(nowhere),
+      out.strides(),
+      dim);
+  FirstPlace bad;
+  with_index_data(index, [&](const auto* indices) {
+    with_item_type(self.element_size(), [&](auto item) {
+      using Item = decltype(item);
+      const auto* const from = static_cast<const Item*>(part.const_data_ptr());
+      auto* const to = static_cast<Item*>(out.mutable_data_ptr());
+      walk.in_parallel(/*allow_dim=*/true, [&](const GatherLine& line) {
+        gather_line(walk, line, indices, first, held, size, from, to, bad);
+      });
+    });
+  });
+  throw_if_bad(bad, index, dim, size);
+  return out;
+}
+
+at::Tensor gather_part_backward_cpu(
+    const at::Tensor& grad,
+    int64_t dim,
+    const at::Tensor& index,
+    c10::IntArrayRef local_sizes,
+    int64_t first,
+    int64_t size) {
+  at::Tensor out = lazy_zeros(
+      local_sizes, grad.options().dtype(at::toOpMathType(grad.scalar_type())));
+  const int64_t held = local_sizes.empty() ? 1 : local_sizes[dim];
+  const GatherWalk walk(index, out.strides(), grad.strides(), dim);
+  FirstPlace bad;
+  AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND3(
+      at::kHalf,
+      at::kBFloat16,
+      at::kComplexHalf,
+      grad.scalar_type(),
+      "gather_part_backward",
+      [&] {
+        const auto* const from = grad.const_data_ptr<scalar_t>();
+        auto* const to = out.mutable_data_ptr<at::opmath_type<scalar_t>>();
+        with_index_data(index, [&](const auto* indices) {
+          walk.in_parallel(/*allow_dim=*/false, [&](const GatherLine& line) {
+            scatter_line(walk, line, indices, first, held, size, from, to, bad);
+          });
+        });
+      });
+  throw_if_bad(bad, index, dim, size);
+  return out.to(grad.scalar_type());
+}
+
+}  // namespace tessera::detail

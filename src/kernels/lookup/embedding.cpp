@@ -1,0 +1,96 @@
+#include "kernels/lookup/embedding.h"
+
+#include <c10/util/Exception.h>
+
+#include "kernels/cuda/embedding_cuda.h"
+#include "kernels/lookup/embedding_any_device.h"
+#include "kernels/lookup/embedding_cpu.h"
+#include "kernels/lookup/embedding_index.h"
+#include "kernels/resolved.h"
+
+namespace tessera::detail {
+namespace {
+
+void check_backward(
+    const at::Tensor& grad,
+    const at::Tensor& indices,
+    int64_t first_row,
+    int64_t rows,
+    int64_t table_rows) {
+  constexpr const char* kName = "embedding_backward";
+  check_index_dtype(kName, indices);
+  check_held_range(kName, first_row, rows, table_rows);
+  TORCH_CHECK_TYPE(
+      grad.is_floating_point() || grad.is_complex(),
+      "[embedding_backward] expected a floating point or complex gradient but "
+      "got ",
+      grad.scalar_type());
+  TORCH_CHECK_VALUE(
+      grad.dim() == indices.dim() + 1 &&
+          grad.sizes().slice(0, indices.dim()) == indices.sizes(),
+      "[embedding_backward] expected a gradient of the shape of the indices, ",
+      indices.sizes(),
+      ", and one dimension more but got ",
+      grad.sizes());
+}
+
+}  // namespace
+
+at::Tensor lookup_rows(
+    const at::Tensor& weight,
+    const at::Tensor& indices,
+    int64_t first_row,
+    int64_t table_rows) {
+  TORCH_CHECK_VALUE(
+      weight.dim() == 2,
+      "[embedding] expected a weight of 2 dimensions but got ",
+      weight.dim());
+  check_index_dtype("embedding", indices);
+  check_held_range("embedding", first_row, weight.size(0), table_rows);
+  const auto lookup = weight.is_cpu()    ? lookup_rows_cpu
+                      : weight.is_cuda() ? lookup_rows_cuda
+                                         : lookup_rows_any_device;
+  return weight.is_conj() || weight.is_neg()
+             ? lookup(resolved(weight), indices, first_row, table_rows)
+             : lookup(weight, indices, first_row, table_rows);
+}
+
+at::Tensor lookup_rows_backward(
+    const at::Tensor& grad,
+    const at::Tensor& indices,
+    int64_t first_row,
+    int64_t rows,
+    int64_t table_rows,
+    int64_t padding_idx,
+    bool scale_grad_by_freq) {
+  check_backward(grad, indices, first_row, rows, table_rows);
+  const auto backward = grad.is_cpu()    ? lookup_rows_backward_cpu
+                        : grad.is_cuda() ? lookup_rows_backward_cuda
+                                         : lookup_rows_backward_any_device;
+  return backward(
+      resolved(grad),
+      indices,
+      first_row,
+      rows,
+      table_rows,
+      padding_idx,
+      scale_grad_by_freq);
+}
+
+at::Tensor lookup_rows_sparse_backward(
+    const at::Tensor& grad,
+    const at::Tensor& indices,
+    int64_t first_row,
+    int64_t rows,
+    int64_t table_rows,
+    int64_t padding_idx) {
+  check_backward(grad, indices, first_row, rows, table_rows);
+  const auto backward = grad.is_cpu() ? lookup_rows_sparse_backward_cpu
+                        : grad.is_cuda()
+                            ? lookup_rows_sparse_backward_cuda
+                            : lookup_rows_sparse_backward_any_device;
+  return backward(
+      resolved(grad), indices, first_row, rows, table_rows, padding_idx);
+}
+
+}  // namespace tessera::detail

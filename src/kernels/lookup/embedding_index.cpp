@@ -1,0 +1,51 @@
+#include "kernels/lookup/embedding_index.h"
+#include "tessera/language.h"
+
+#include <c10/util/Exception.h>
+
+namespace tessera::detail {
+
+void check_index_dtype(const char* function, const at::Tensor& indices) {
+  const at::ScalarType dtype = indices.scalar_type();
+  TORCH_CHECK_TYPE(
+      dtype == at::kLong || dtype == at::kInt,
+      "[",
+      function,
+      "] expected int64 or int32 indices but got ",
+      dtype,
+      "; convert them with ",
+      spell("to(torch::kLong)"));
+}
+
+void check_held_range(
+    const char* function, int64_t first, int64_t held, int64_t whole) {
+  TORCH_CHECK_VALUE(
+      first >= 0 && held >= 0 && first <= whole - held,
+      "[",
+      function,
+      "] expected a part of [0, ",
+      whole,
+      ") but got ",
+      held,
+      " places from ",
+      first,
+      " on");
+}
+
+void throw_outside_table(int64_t index, int64_t table_rows) {
+  TORCH_CHECK_INDEX(
+      table_rows > 0,
+      "[embedding] index ",
+      index,
+      " is outside the table of 0 rows; no index is valid");
+  TORCH_CHECK_INDEX(
+      false,
+      "[embedding] index ",
+      index,
+      " is outside the table of ",
+      table_rows,
+      " rows; expected 0 to ",
+      table_rows - 1);
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,22 @@
+#include "ops/all_ops.h"
+
+namespace tessera::detail {
+
+void register_ops(OpRegistry& ops) {
+  register_composites(ops);
+  register_fused_optimizers(ops);
+  register_grad_scaler(ops);
+  register_index(ops);
+  register_losses(ops);
+  register_moments(ops);
+  register_nonzero(ops);
+  register_norms(ops);
+  register_random_composed(ops);
+  register_random_fills(ops);
+  register_sparse(ops);
+  register_sum_gradients(ops);
+  register_views(ops);
+  register_weight_norm(ops);
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,106 @@
+#include "ops/as_strided.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+
+#include "dispatch/fallback.h"
+#include "dispatch/kernel.h"
+#include "dispatch/tensor.h"
+
+namespace tessera::detail {
+
+namespace {
+
+bool is_replicated(const Spec& spec) {
+  return std::all_of(
+      spec.placements.begin(),
+      spec.placements.end(),
+      [](const Placement& placement) { return placement.is_replicate(); });
+}
+
+// Whether the shards stand in memory as the whole tensor would.
+bool has_its_strides(const at::Tensor& self) {
+  const auto& shards = current_shards(self);
+  return std::all_of(shards.begin(), shards.end(), [&](const auto& shard) {
+    return shard.strides() == self.strides();
+  });
+}
+
+// Whether the tensor begins where its memory begins: an offset counts from
+// there, and a distributed tensor does not know where a view of it begins.
+bool begins_its_memory(const at::Tensor& self) {
+  const auto& shards = current_shards(self);
+  return (!self.is_view() || self._base().numel() == self.numel()) &&
+         std::all_of(shards.begin(), shards.end(), [](const auto& shard) {
+           return shard.storage_offset() == 0;
+         });
+}
+
+const OpInfo& as_strided_op() {
+  static const OpInfo op(
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::as_strided", ""));
+  return op;
+}
+
+// A replicated tensor of the same value whose shards have its strides.
+at::Tensor in_own_strides(const at::Tensor& self) {
+  const auto& spec = distributed_meta(self).spec;
+  Shards shards;
+  for (const auto& shard : current_shards(self)) {
+    shards.push_back(in_strides(shard, spec->strides));
+  }
+  return make_distributed(spec, std::move(shards));
+}
+
+}  // namespace
+
+at::Tensor as_strided(
+    const at::Tensor& self,
+    c10::SymIntArrayRef size,
+    c10::SymIntArrayRef stride,
+    std::optional<c10::SymInt> storage_offset) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !storage_offset.has_value() || begins_its_memory(self),
+      "[aten.as_strided.default] storage_offset counts from the beginning of a "
+      "memory of which this tensor is a part: leave it away, or take "
+      "contiguous() first");
+  const MadeLike mode(self);
+  const auto& meta = distributed_meta(self);
+  const bool whole = is_replicated(*meta.spec);
+  if (whole && has_its_strides(self)) {
+    const LocalOpGuard guard(/*is_view=*/true);
+    Shards shards;
+    for (const auto& shard : current_shards(self)) {
+      shards.push_back(shard.as_strided_symint(size, stride, storage_offset));
+    }
+    return make_distributed(
+        Spec::make(
+            meta.spec->mesh,
+            meta.spec->placements,
+            C10_AS_INTARRAYREF_SLOW(size),
+            C10_AS_INTARRAYREF_SLOW(stride),
+            meta.spec->dtype),
+        std::move(shards),
+        view_origin(self, /*copied=*/false));
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      self.is_non_overlapping_and_dense(),
+      "[aten.as_strided.default] the tensor, of strides ",
+      self.strides(),
+      ", is part of a memory that distributed tensors do not have: take "
+      "contiguous() first");
+  if (whole) {
+    const auto copy = in_own_strides(self);
+    const auto view = as_strided(copy, size, stride, storage_offset);
+    const auto& made = distributed_meta(view);
+    return make_distributed(
+        made.spec, made.unchecked_shards(), view_origin(self, /*copied=*/true));
+  }
+  torch::jit::Stack stack{self, size, stride, storage_offset};
+  const LocalOpGuard guard(/*is_view=*/true);
+  run_on_gathered(as_strided_op(), &stack);
+  return std::move(stack.back()).toTensor();
+}
+
+}  // namespace tessera::detail

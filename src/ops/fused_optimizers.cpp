@@ -1,0 +1,144 @@
+// The fused optimizer steps: each tensor of each list is stepped by itself, so
+// every rank steps its shards. Boxed, since the ops differ in their numbers
+// alone.
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "comm/comm_event.h"
+#include "dispatch/autograd.h"
+#include "dispatch/run_by_rule.h"
+#include "dispatch/tensor.h"
+#include "ops/all_ops.h"
+#include "ops/reduced_dims.h"
+
+namespace tessera::detail {
+namespace {
+
+// The shards of one list's element, in the layout of the parameter. Empty for a
+// plain tensor (a step count), which every rank takes as it is.
+Shards shards_like(
+    const at::Tensor& tensor,
+    const at::Tensor& parameter,
+    bool keeps_writes,
+    const char* op) {
+  if (!tensor.defined() || !is_dtensor(tensor)) {
+    return {};
+  }
+  if (keeps_writes) {
+    begin_write(tensor, op);
+  }
+  const Spec& wanted = *distributed_meta(parameter).spec;
+  const Spec& given = *distributed_meta(tensor).spec;
+  const bool alike =
+      given.mesh == wanted.mesh && given.placements == wanted.placements;
+  TORCH_CHECK(
+      alike || (!keeps_writes && given.mesh == wanted.mesh),
+      "[",
+      op,
+      "] the state of a parameter laid out as ",
+      wanted.str(),
+      " is laid out as ",
+      given.str(),
+      ", and the step writes into it: redistribute it to the parameter's "
+      "layout first");
+  const auto moved = alike ? tensor : redistribute(tensor, wanted.placements);
+  return current_shards(moved);
+}
+
+// What one argument is for one parameter, and for one of its shards.
+struct StepArgument {
+  c10::IValue whole;
+  Shards shards;
+
+  c10::IValue at(size_t shard) const {
+    if (shards.empty()) {
+      return whole;
+    }
+    return whole.isTensor() ? c10::IValue(shards[shard])
+                            : c10::IValue(std::vector{shards[shard]});
+  }
+};
+
+StepArgument argument_of(
+    const c10::IValue& value,
+    size_t index,
+    const at::Tensor& parameter,
+    bool keeps_writes,
+    const char* op) {
+  if (value.isTensor()) {
+    // A learning rate or a scale: a number, the same on every rank.
+    const auto& number = value.toTensor();
+    if (!number.defined() || !is_dtensor(number)) {
+      return {value, {}};
+    }
+    const auto& mesh = distributed_meta(number).spec->mesh;
+    const auto whole =
+        redistribute(number, Placements(mesh.ndim(), Replicate()));
+    return {value, current_shards(whole)};
+  }
+  if (!value.isTensorList() || value.toTensorVector().empty()) {
+    return {value, {}};
+  }
+  const at::Tensor element = value.toTensorVector().at(index);
+  StepArgument result{c10::IValue(std::vector{element}), {}};
+  if (is_dtensor(parameter)) {
+    result.shards = shards_like(element, parameter, keeps_writes, op);
+  }
+  return result;
+}
+
+// Steps parameter after parameter, shard after shard.
+void fused_step(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  const auto& name = schema.name();
+  const size_t count = schema.arguments().size();
+  const auto args = torch::jit::pop(*stack, count);
+  const auto parameters = args[0].toTensorVector();
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const CommCauseGuard cause(name);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto& parameter = parameters[i];
+    const bool distributed = is_dtensor(parameter);
+    if (distributed) {
+      begin_write(parameter, name);
+    }
+    std::vector<StepArgument> step;
+    for (size_t a = 0; a < count; ++a) {
+      // A gradient is written only to unscale it, for nobody to read.
+      const auto& argument = schema.arguments()[a];
+      const auto* alias = argument.alias_info();
+      const bool keeps_writes =
+          alias != nullptr && alias->isWrite() && argument.name() != "grads";
+      step.push_back(
+          argument_of(args[a], i, parameter, keeps_writes, name.c_str()));
+    }
+    const size_t here =
+        distributed ? distributed_meta(parameter).shard_count() : 1;
+    for (size_t s = 0; s < here; ++s) {
+      torch::jit::Stack local;
+      for (const auto& argument : step) {
+        local.push_back(argument.at(s));
+      }
+      if (local[0].toTensorVector()[0].numel() > 0) {
+        op.callBoxed(&local);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void register_fused_optimizers(OpRegistry& ops) {
+  for (const char* name :
+       {"_fused_adam_",
+        "_fused_adam_.tensor_lr",
+        "_fused_adamw_",
+        "_fused_adamw_.tensor_lr",
+        "_fused_sgd_",
+        "_fused_sgd_.tensor_lr",
+        "_fused_adagrad_"}) {
+    ops.own_kernel(
+        name, torch::CppFunction::makeFromBoxedFunction<&fused_step>());
+  }
+}
+
+}  // namespace tessera::detail

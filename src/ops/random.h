@@ -1,0 +1,33 @@
+// Random numbers in distributed tensors: the ops that fill a tensor, from which
+// the others are composed. See random_stream.h for where they come from.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::detail {
+
+using OptionalGenerator = std::optional<at::Generator>;
+
+// Each fills `self` and returns it. Arguments are checked, and the errors
+// worded, as ATen does. Throw c10::Error for a pending reduction, whose terms
+// nobody can draw. Without a generator they draw from torch's default one.
+// Do not communicate.
+at::Tensor& uniform_(
+    at::Tensor& self, double from, double to, OptionalGenerator generator);
+at::Tensor& normal_(
+    at::Tensor& self, double mean, double std, OptionalGenerator generator);
+at::Tensor& exponential_(
+    at::Tensor& self, double lambda, OptionalGenerator generator);
+at::Tensor& bernoulli_(at::Tensor& self, double p, OptionalGenerator generator);
+// Integers on [from, to); up to what the dtype holds exactly without `to`.
+at::Tensor& random_from_to_(
+    at::Tensor& self,
+    int64_t from,
+    std::optional<int64_t> to,
+    OptionalGenerator generator);
+
+}  // namespace tessera::detail

@@ -1,0 +1,284 @@
+// Random ops that are composed of others. What they draw for a tensor with a
+// pending reduction is replicated: empty_like forgets reductions.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/ceil.h>
+#include <ATen/ops/clamp_min.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/le.h>
+#include <ATen/ops/leaky_relu.h>
+#include <ATen/ops/log.h>
+#include <ATen/ops/lt.h>
+#include <ATen/ops/min.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/rsub.h>
+#include <ATen/ops/sub.h>
+#include <ATen/ops/tan.h>
+#include <ATen/ops/topk.h>
+#include <ATen/ops/where.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "dispatch/tensor.h"
+#include "ops/all_ops.h"
+#include "ops/random.h"
+
+namespace tessera::detail {
+
+namespace {
+
+at::Tensor uniform_like(
+    const at::Tensor& like, const OptionalGenerator& generator) {
+  auto u = at::empty_like(like, like.options().dtype(at::kDouble));
+  return uniform_(u, 0, 1, generator);
+}
+
+// The op on a tensor without elements: ATen checks its arguments.
+at::Tensor nothing_of(const at::Tensor& self) {
+  return at::empty({0}, at::TensorOptions().dtype(self.scalar_type()));
+}
+
+at::Tensor& log_normal_(
+    at::Tensor& self, double mean, double std, OptionalGenerator generator) {
+  nothing_of(self).log_normal_(mean, std);
+  auto z = at::empty_like(self, self.options().dtype(at::kDouble));
+  return self.copy_(at::exp(normal_(z, mean, std, std::move(generator))));
+}
+
+at::Tensor& cauchy_(
+    at::Tensor& self,
+    double median,
+    double sigma,
+    OptionalGenerator generator) {
+  nothing_of(self).cauchy_(median, sigma);
+  const auto u = uniform_like(self, generator);
+  const auto slopes = at::tan(at::mul(at::sub(u, 0.5), std::numbers::pi));
+  return self.copy_(at::add(at::mul(slopes, sigma), median));
+}
+
+at::Tensor& geometric_(
+    at::Tensor& self, double p, OptionalGenerator generator) {
+  nothing_of(self).geometric_(p);
+  // On (0, 1], whose logarithm is finite; the first trial is number 1.
+  const auto u = at::rsub(uniform_like(self, generator), 1);
+  const auto trials = at::ceil(at::div(at::log(u), std::log1p(-p)));
+  return self.copy_(at::clamp_min(trials, 1));
+}
+
+at::Tensor& bernoulli_by_tensor_(
+    at::Tensor& self, const at::Tensor& p, OptionalGenerator generator) {
+  return self.copy_(at::lt(uniform_like(self, generator), p));
+}
+
+at::Tensor bernoulli(const at::Tensor& self, OptionalGenerator generator) {
+  return at::lt(uniform_like(self, generator), self).to(self.scalar_type());
+}
+
+at::Tensor bernoulli_by_number(
+    const at::Tensor& self, double p, OptionalGenerator generator) {
+  auto out = at::empty_like(self);
+  return bernoulli_(out, p, std::move(generator));
+}
+
+template <
+    at::Tensor& (*kFill)(at::Tensor&, double, double, OptionalGenerator),
+    int kFrom>
+at::Tensor filled_like(
+    const at::Tensor& self,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory,
+    std::optional<at::MemoryFormat> memory_format) {
+  auto out =
+      at::empty_like(self, dtype, layout, device, pin_memory, memory_format);
+  return kFill(out, kFrom, 1, std::nullopt);
+}
+
+at::Tensor randint_from_like(
+    const at::Tensor& self,
+    c10::SymInt low,
+    c10::SymInt high,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory,
+    std::optional<at::MemoryFormat> memory_format) {
+  auto out =
+      at::empty_like(self, dtype, layout, device, pin_memory, memory_format);
+  return random_from_to_(
+      out,
+      low.guard_int(__FILE__, __LINE__),
+      high.guard_int(__FILE__, __LINE__),
+      std::nullopt);
+}
+
+at::Tensor randint_like(
+    const at::Tensor& self,
+    c10::SymInt high,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory,
+    std::optional<at::MemoryFormat> memory_format) {
+  return randint_from_like(
+      self,
+      0,
+      std::move(high),
+      dtype,
+      layout,
+      device,
+      pin_memory,
+      memory_format);
+}
+
+// Whether no element is negative or nan. Every rank of the mesh learns the
+// same; those outside hold nothing to complain of. Communicates.
+bool none_negative(const at::Tensor& tensor) {
+  const bool nothing_here =
+      tensor.is_meta() || tensor.numel() == 0 ||
+      (is_dtensor(tensor) &&
+       distributed_meta(tensor).spec->mesh.local_positions().empty());
+  return nothing_here || at::min(tensor).ge(0).item<bool>();
+}
+
+void check_deviations(const at::Tensor& std) {
+  TORCH_CHECK(none_negative(std), "normal expects all elements of std >= 0.0");
+}
+
+at::Tensor normal_like(
+    const at::Tensor& like, const OptionalGenerator& generator) {
+  auto z = at::empty_like(like);
+  return normal_(z, 0, 1, generator);
+}
+
+at::Tensor normal_by_tensors(
+    const at::Tensor& mean,
+    const at::Tensor& std,
+    OptionalGenerator generator) {
+  check_deviations(std);
+  // Of the shape that the two broadcast to.
+  const auto z = normal_like(at::add(mean, std), generator);
+  return at::add(mean, at::mul(std, z)).to(mean.scalar_type());
+}
+
+at::Tensor normal_by_mean(
+    const at::Tensor& mean, double std, OptionalGenerator generator) {
+  TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);
+  return at::add(mean, normal_like(mean, generator), std);
+}
+
+at::Tensor normal_by_deviation(
+    double mean, const at::Tensor& std, OptionalGenerator generator) {
+  check_deviations(std);
+  return at::add(at::mul(std, normal_like(std, generator)), mean);
+}
+
+std::tuple<at::Tensor, at::Tensor> native_dropout(
+    const at::Tensor& input, double p, std::optional<bool> train) {
+  if (!train.value_or(true)) {
+    return {
+        input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
+  }
+  auto mask = at::empty_like(input, input.options().dtype(at::kBool));
+  bernoulli_(mask, 1 - p, std::nullopt);
+  const double scale = p == 1 ? 0.0 : 1.0 / (1.0 - p);
+  return {at::mul(at::mul(input, mask), scale), mask};
+}
+
+// The slopes of negative inputs are drawn; `noise` is written.
+at::Tensor rrelu_with_noise(
+    const at::Tensor& self,
+    at::Tensor& noise,
+    const at::Scalar& lower,
+    const at::Scalar& upper,
+    bool training,
+    OptionalGenerator generator) {
+  if (!training) {
+    return at::leaky_relu(self, (lower.toDouble() + upper.toDouble()) / 2);
+  }
+  auto slopes = at::empty_like(self);
+  uniform_(slopes, lower.toDouble(), upper.toDouble(), std::move(generator));
+  noise.copy_(at::where(at::le(self, 0), slopes, 1));
+  return at::mul(self, noise);
+}
+
+at::Tensor& rrelu_with_noise_(
+    at::Tensor& self,
+    at::Tensor& noise,
+    const at::Scalar& lower,
+    const at::Scalar& upper,
+    bool training,
+    OptionalGenerator generator) {
+  return self.copy_(tessera::detail::rrelu_with_noise(
+      self, noise, lower, upper, training, std::move(generator)));
+}
+
+// One of the last dimension's entries each, by its weight: the first to arrive
+// where arrivals are exponential.
+at::Tensor race(const at::Tensor& weights, const OptionalGenerator& generator) {
+  auto arrivals = at::empty_like(weights);
+  exponential_(arrivals, 1, generator);
+  return at::div(weights, arrivals);
+}
+
+at::Tensor multinomial(
+    const at::Tensor& self,
+    c10::SymInt samples,
+    bool replacement,
+    OptionalGenerator generator) {
+  const int64_t count = samples.guard_int(__FILE__, __LINE__);
+  TORCH_CHECK(
+      self.dim() > 0 && self.dim() <= 2, "prob_dist must be 1 or 2 dim");
+  TORCH_CHECK(
+      c10::isFloatingType(self.scalar_type()),
+      "multinomial only supports floating-point dtypes for input, got: ",
+      self.scalar_type());
+  TORCH_CHECK(count > 0, "cannot sample n_sample <= 0 samples");
+  TORCH_CHECK(
+      replacement || count <= self.size(-1),
+      "cannot sample n_sample > prob_dist.size(-1) samples without "
+      "replacement");
+  TORCH_CHECK(
+      none_negative(self),
+      "probability tensor contains either `inf`, `nan` or element < 0");
+  if (!replacement) {
+    return std::get<1>(at::topk(race(self, generator), count, -1));
+  }
+  std::vector<at::Tensor> drawn;
+  for (int64_t i = 0; i < count; ++i) {
+    drawn.push_back(at::argmax(race(self, generator), -1, /*keepdim=*/true));
+  }
+  return at::cat(drawn, -1);
+}
+
+}  // namespace
+
+void register_random_composed(OpRegistry& ops) {
+  ops.composed("log_normal_", &log_normal_);
+  ops.composed("cauchy_", &cauchy_);
+  ops.composed("geometric_", &geometric_);
+  ops.composed("bernoulli_.Tensor", &bernoulli_by_tensor_);
+  ops.composed("bernoulli", &bernoulli);
+  ops.composed("bernoulli.p", &bernoulli_by_number);
+  ops.composed("rand_like", &filled_like<&uniform_, 0>);
+  ops.composed("randn_like", &filled_like<&normal_, 0>);
+  ops.composed("randint_like", &randint_like);
+  ops.composed("randint_like.low_dtype", &randint_from_like);
+  ops.composed("normal.Tensor_Tensor", &normal_by_tensors);
+  ops.composed("normal.Tensor_float", &normal_by_mean);
+  ops.composed("normal.float_Tensor", &normal_by_deviation);
+  ops.composed("native_dropout", &native_dropout);
+  ops.composed("rrelu_with_noise", &rrelu_with_noise);
+  ops.composed("rrelu_with_noise_", &rrelu_with_noise_);
+  ops.composed("multinomial", &multinomial);
+}
+
+}  // namespace tessera::detail

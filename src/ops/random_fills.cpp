@@ -1,0 +1,186 @@
+#include <ATen/Dispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/view_as_real.h>
+
+#include <cmath>
+#include <limits>
+
+#include "dispatch/random_stream.h"
+#include "dispatch/tensor.h"
+#include "kernels/random/random_fill.h"
+#include "ops/all_ops.h"
+#include "ops/random.h"
+#include "tessera/shard_math.h"
+
+namespace tessera::detail {
+
+namespace {
+
+void check_fillable(const char* op, const at::Tensor& self) {
+  TORCH_CHECK(
+      is_dtensor(self),
+      "[",
+      op,
+      "] a plain tensor is filled from distributed arguments");
+  const auto& meta = distributed_meta(self);
+  begin_write(self, op);
+  for (const auto& placement : meta.spec->placements) {
+    TORCH_CHECK(
+        !placement.is_partial(),
+        "[",
+        op,
+        "] cannot fill the terms of a pending reduction, ",
+        to_string(meta.spec->placements),
+        ": redistribute the tensor first");
+  }
+}
+
+RandomRegion region_of(const Spec& spec, int64_t position) {
+  RandomRegion region;
+  for (int64_t d = 0; d < spec.dim(); ++d) {
+    const Range held =
+        local_range(spec.sizes[d], d, spec.mesh, spec.placements, position);
+    region.push_back({held.begin, held.size, spec.sizes[d]});
+  }
+  return region;
+}
+
+// Fills the shards of `self` with the numbers of its elements. The parts of a
+// complex number are drawn one by one.
+void fill(
+    const at::Tensor& self,
+    const OptionalGenerator& generator,
+    const RandomDraw& draw) {
+  if (self.numel() == 0 || self.is_meta()) {
+    return;
+  }
+  const RandomStream stream = next_stream(generator, self.device());
+  const auto& meta = distributed_meta(self);
+  const auto& shards = current_shards(self);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const at::Tensor& shard = shards[i];
+    auto region = region_of(*meta.spec, meta.spec->mesh.local_positions()[i]);
+    if (self.is_complex()) {
+      region.push_back({0, 2, 2});
+      fill_random_(at::view_as_real(shard), draw, stream, region);
+    } else {
+      fill_random_(shard, draw, stream, region);
+    }
+  }
+}
+
+// A tensor without elements: ATen checks an op's arguments on it, the dtype
+// included, and words the errors.
+at::Tensor without_elements(const at::Tensor& self) {
+  return at::empty({0}, at::TensorOptions().dtype(self.scalar_type()));
+}
+
+// How many integers from 0 on random_() draws from: those that the type holds
+// exactly.
+uint64_t default_range(at::ScalarType dtype) {
+  uint64_t range = 2;
+  if (c10::isFloatingType(dtype)) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(
+        at::kHalf, at::kBFloat16, dtype, "aten.random_", [&] {
+          range = (uint64_t{1} << std::numeric_limits<scalar_t>::digits) + 1;
+        });
+  } else if (dtype != at::kBool) {
+    AT_DISPATCH_INTEGRAL_TYPES(dtype, "aten.random_", [&] {
+      range = static_cast<uint64_t>(std::numeric_limits<scalar_t>::max()) + 1;
+    });
+  }
+  return range;
+}
+
+}  // namespace
+
+at::Tensor& uniform_(
+    at::Tensor& self, double from, double to, OptionalGenerator generator) {
+  check_fillable("aten.uniform_.default", self);
+  without_elements(self).uniform_(from, to);
+  fill(
+      self,
+      generator,
+      {.distribution = Distribution::kUniform, .a = from, .b = to});
+  return self;
+}
+
+at::Tensor& normal_(
+    at::Tensor& self, double mean, double std, OptionalGenerator generator) {
+  check_fillable("aten.normal_.default", self);
+  without_elements(self).normal_(mean, std);
+  // The parts of a complex number share the variance.
+  fill(
+      self,
+      generator,
+      {.distribution = Distribution::kNormal,
+       .a = mean,
+       .b = self.is_complex() ? std / std::sqrt(2.0) : std});
+  return self;
+}
+
+at::Tensor& exponential_(
+    at::Tensor& self, double lambda, OptionalGenerator generator) {
+  check_fillable("aten.exponential_.default", self);
+  without_elements(self).exponential_(lambda);
+  fill(
+      self,
+      generator,
+      {.distribution = Distribution::kExponential, .a = lambda});
+  return self;
+}
+
+at::Tensor& bernoulli_(
+    at::Tensor& self, double p, OptionalGenerator generator) {
+  check_fillable("aten.bernoulli_.float", self);
+  without_elements(self).bernoulli_(p);
+  fill(self, generator, {.distribution = Distribution::kBernoulli, .a = p});
+  return self;
+}
+
+at::Tensor& random_from_to_(
+    at::Tensor& self,
+    int64_t from,
+    std::optional<int64_t> to,
+    OptionalGenerator generator) {
+  check_fillable("aten.random_", self);
+  without_elements(self).random_(from, to);
+  // Up to what the type holds; from the least int64 on, all there are.
+  const uint64_t end = to.has_value() ? static_cast<uint64_t>(*to)
+                       : from == std::numeric_limits<int64_t>::min()
+                           ? static_cast<uint64_t>(from)
+                           : default_range(self.scalar_type());
+  fill(
+      self,
+      generator,
+      {.distribution = Distribution::kInteger,
+       .from = from,
+       .range = end - static_cast<uint64_t>(from)});
+  return self;
+}
+
+namespace {
+
+at::Tensor& random_to_(
+    at::Tensor& self, int64_t to, OptionalGenerator generator) {
+  return random_from_to_(self, 0, to, std::move(generator));
+}
+
+at::Tensor& random_(at::Tensor& self, OptionalGenerator generator) {
+  return random_from_to_(self, 0, std::nullopt, std::move(generator));
+}
+
+}  // namespace
+
+void register_random_fills(OpRegistry& ops) {
+  ops.own_kernel("uniform_", &uniform_);
+  ops.own_kernel("normal_", &normal_);
+  ops.own_kernel("exponential_", &exponential_);
+  ops.own_kernel("bernoulli_.float", &bernoulli_);
+  ops.own_kernel("random_", &random_);
+  ops.own_kernel("random_.to", &random_to_);
+  ops.own_kernel("random_.from", &random_from_to_);
+}
+
+}  // namespace tessera::detail

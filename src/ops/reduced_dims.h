@@ -1,0 +1,18 @@
+// What a reduction of a whole tensor runs over.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace tessera::detail {
+
+// `dims` made non-negative; all dimensions where there are none. Throws
+// c10::IndexError for one out of range.
+c10::SmallVector<int64_t, 5> reduced_dims(
+    const at::Tensor& self, at::OptionalIntArrayRef dims);
+
+// How many elements of the whole tensor go into one of the result.
+int64_t reduced_count(const at::Tensor& self, at::IntArrayRef dims);
+
+}  // namespace tessera::detail
