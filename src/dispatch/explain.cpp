@@ -194,8 +194,7 @@ std::string explain_op(
   if (const auto explain = registry.explanation(op.name)) {
     return explain(args);
   }
-  if (op.rule() != nullptr &&
-      registry.kind(handle.operator_name()) == OpKind::kRule) {
+  if (registry.kind(handle) == OpKind::kRule) {
     if (CallKey(op, args, /*ignores_numbers=*/true).has_plain_tensor()) {
       admit_plain_tensors(op, args);
     }

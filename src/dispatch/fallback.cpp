@@ -61,7 +61,7 @@ bool is_collective(std::string_view name) {
 }
 
 void check_allowed(const OpInfo& op) {
-  if (is_strict() || is_about_storage(op.name) || is_collective(op.name)) {
+  if (is_strict() || is_never_gathered(op.name)) {
     refuse_without_rule(op);
   }
 }
@@ -259,6 +259,10 @@ class GatheredCall {
 };
 
 }  // namespace
+
+bool is_never_gathered(std::string_view name) {
+  return is_about_storage(name) || is_collective(name);
+}
 
 void refuse_without_rule(const OpInfo& op) {
   TORCH_CHECK_NOT_IMPLEMENTED(

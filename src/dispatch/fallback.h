@@ -4,10 +4,16 @@
 
 #include <ATen/core/stack.h>
 
+#include <string_view>
+
 #include "dispatch/op_info.h"
 #include "tessera/spec.h"
 
 namespace tessera::detail {
+
+// Whether the op, without a rule, is refused in every scope: it changes what a
+// tensor's storage is, or answers for one process alone.
+bool is_never_gathered(std::string_view name);
 
 // Throws c10::NotImplementedError: the op has no rule.
 [[noreturn]] void refuse_without_rule(const OpInfo& op);

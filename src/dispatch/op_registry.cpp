@@ -5,6 +5,7 @@
 #include <memory>
 #include <string_view>
 
+#include "dispatch/fallback.h"
 #include "dispatch/kernel.h"
 #include "dispatch/op_info.h"
 
@@ -119,13 +120,20 @@ ExplainOp OpRegistry::explanation(const std::string& name) const {
   return found == explanations_.end() ? nullptr : found->second;
 }
 
-OpKind OpRegistry::kind(const c10::OperatorName& name) const {
+OpKind OpRegistry::kind(const c10::OperatorHandle& op) const {
+  const auto& name = op.operator_name();
   const auto found = kinds_.find(name);
-  if (found != kinds_.end()) {
+  if (found != kinds_.end() && found->second != OpKind::kRule) {
     return found->second;
   }
   // Ops of others have no kernel of ours but the fallback.
-  return name.getNamespace() != "aten" ? OpKind::kRule : OpKind::kComposition;
+  if (found == kinds_.end() && name.getNamespace() == "aten") {
+    return OpKind::kComposition;
+  }
+  const OpInfo info(op);
+  return info.rule() != nullptr         ? OpKind::kRule
+         : is_never_gathered(info.name) ? OpKind::kRefused
+                                        : OpKind::kGathered;
 }
 
 // By name although there is a fallback: kernels that are composite explicit

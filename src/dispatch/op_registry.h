@@ -84,7 +84,8 @@ class OpRegistry {
   void explained_by(const char* op, ExplainOp explain);
   ExplainOp explanation(const std::string& name) const;
 
-  OpKind kind(const c10::OperatorName& name) const;
+  // Of an op that ATen makes of others: kComposition.
+  OpKind kind(const c10::OperatorHandle& op) const;
 
   // Registers the kernels of all ops that no family has registered. After this
   // nothing more is registered.
