@@ -25,7 +25,7 @@ class Draw {
   T of(const std::vector<T>& values) {
     return values[number(0, static_cast<int64_t>(values.size()) - 1)];
   }
-  // R or a cut along one of `ndim` dimensions.
+  // R or a shard along one of `ndim` dimensions.
   Placements layout(int64_t mesh_dims, int64_t ndim) {
     Placements placements;
     for (int64_t m = 0; m < mesh_dims; ++m) {

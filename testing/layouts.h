@@ -1,6 +1,6 @@
 // Layouts for tests: which a tensor can have, shards that make up a value, and
 // the value that shards make up. Nothing here goes through the code under test:
-// shards are cut and joined with plain ATen ops.
+// shards are split and joined with plain ATen ops.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,8 +39,9 @@ DTensor laid_out(
     PlacementsRef placements,
     uint64_t seed);
 
-// The layouts that a tensor may have on one mesh dimension: whole, cut along
-// each dimension, a pending sum, and another reduction that the seed picks.
+// The layouts that a tensor may have on one mesh dimension: whole, sharded
+// along each dimension, a pending sum, and another reduction that the seed
+// picks.
 std::vector<Placement> possible_placements(
     const at::Tensor& value, uint64_t seed);
 

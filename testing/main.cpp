@@ -1,5 +1,5 @@
 // The main of test programs that run in both worlds. Over processes rank 0
-// reports as usual; the others report failures alone, with their rank.
+// reports as usual; the others report only failures, with their rank.
 #include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

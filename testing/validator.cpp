@@ -91,9 +91,9 @@ std::string try_row(const Row& row, const Case& trial, const DeviceMesh& mesh) {
   }
 }
 
-// All input layouts of whole, cut and summed tensors, but for the one where all
-// are whole. Dimensions of size 0 and 1 are not cut: parts of them are no
-// parts.
+// All input layouts of whole, sharded and summed tensors, but for the one where
+// all are whole. Dimensions of size 0 and 1 are not sharded: parts of them are
+// no parts.
 std::vector<Placed> input_layouts(const Case& trial) {
   std::vector<Placed> layouts{{}};
   for (const auto& tensor : trial.tensors()) {
@@ -184,7 +184,7 @@ void keep_common(std::vector<Placed>& left, const std::vector<Placed>& right) {
   }
 }
 
-// Whether all inputs that are cut are cut evenly.
+// Whether all inputs that are sharded are split evenly.
 bool cut_evenly(const Case& trial, const DeviceMesh& mesh, const Placed& in) {
   for (size_t i = 0; i < in.size(); ++i) {
     if (in[i].is_shard() &&
@@ -196,8 +196,8 @@ bool cut_evenly(const Case& trial, const DeviceMesh& mesh, const Placed& in) {
   return true;
 }
 
-// Tries a layout on all meshes that cut it evenly (all, if fewer than two do);
-// the placements of the results that were right in every trial, if any.
+// Tries a layout on all meshes that split it evenly (all, if fewer than two
+// do); the placements of the results that were right in every trial, if any.
 std::optional<std::vector<Placed>> survives(
     const Cases& cases, c10::ArrayRef<DeviceMesh> meshes, const Placed& in) {
   std::vector<const DeviceMesh*> even;

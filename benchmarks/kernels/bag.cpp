@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "kernels/bag/bag_lanes.h"
-#include "kernels/large_pages.h"
+#include "kernels/huge_pages.h"
 
 namespace {
 
@@ -103,10 +103,10 @@ std::vector<at::Tensor> zipf_inputs() {
   return inputs;
 }
 
-// On large pages, as the library lays tables.
+// On huge pages, as the library lays tables.
 at::Tensor make_table() {
   const at::Tensor table = at::empty({kRows, kColumns});
-  prefer_large_pages(table);
+  prefer_huge_pages(table);
   return table.uniform_();
 }
 

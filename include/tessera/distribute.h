@@ -49,7 +49,7 @@ TESSERA_API void distribute_(
     const DistributeOptions& options = {});
 
 // Factories. Each rank allocates only its shard; nothing is sent. Random values
-// depend on the seed and the global index alone, never on the layout.
+// depend only on the seed and the global index, never on the layout.
 // Throw c10::ValueError for a Partial placement.
 TESSERA_API DTensor empty(
     SizesRef shape,

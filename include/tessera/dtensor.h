@@ -56,7 +56,7 @@ class TESSERA_API DTensor : public at::Tensor {
   PlacementsRef placements() const;
   const SpecPtr& spec() const;
 
-  // This rank's shard. Differentiable: the gradient lies as `grad_placements`,
+  // This rank's shard. Differentiable: the gradient has `grad_placements`,
   // by default as the tensor, where a pending reduction's is replicated. Does
   // not communicate. A rank outside the mesh gets an empty tensor. Throws
   // c10::Error in a simulated world of several ranks: use shard or shards.

@@ -64,11 +64,11 @@ class TESSERA_API EmbeddingScope {
   EmbeddingOptions previous_;
 };
 
-// Asks the system for large pages behind a table on the CPU that you allocate
+// Asks the system for huge pages behind a table on the CPU that you allocate
 // yourself; do it before you fill the table. Rows lie anywhere in it, and with
 // small pages finding them costs more than reading them. Tables that this
 // library makes (distribute_tensor, ShardedTensor::from_full) are laid so
 // already. True if the system agreed; nothing is asked for less than 4 MiB.
-TESSERA_API bool prefer_large_pages(const at::Tensor& table);
+TESSERA_API bool prefer_huge_pages(const at::Tensor& table);
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 // A Placement says how a tensor lies over ONE dimension of a mesh: whole on
-// every rank, cut along a tensor dimension, or as terms of a pending reduction.
-// Placements are immutable values: nothing that changes hides in one.
+// every rank, split along a tensor dimension, or as terms of a pending
+// reduction. Placements are immutable values: nothing that changes hides in
+// one.
 #pragma once
 
 #include <c10/util/ArrayRef.h>
@@ -46,7 +47,7 @@ class TESSERA_API Placement {
     return kind_ == Kind::Partial || kind_ == Kind::MaskPartial;
   }
 
-  // The tensor dimension that is cut. Requires: is_shard().
+  // The tensor dimension that is sharded. Requires: is_shard().
   int64_t dim() const { return dim_; }
   // The pending reduction. Requires: is_partial().
   ReduceOp reduce_op() const { return op_; }
@@ -77,16 +78,16 @@ class TESSERA_API Placement {
 
 // Every rank holds the whole tensor.
 inline Placement Replicate() { return {}; }
-// Tensor dimension `dim` is cut in chunks, as torch.chunk cuts: the first ranks
-// hold ceil(n / ranks), the last ones less or nothing. A negative `dim` counts
-// from the end; it is normalised where the tensor's rank is known.
+// Tensor dimension `dim` is split into chunks, as torch.chunk splits: the first
+// ranks hold ceil(n / ranks), the last ones less or nothing. A negative `dim`
+// counts from the end; it is normalised where the tensor's rank is known.
 TESSERA_API Placement Shard(int64_t dim);
 // Each rank holds a term; the tensor's value is their reduction.
 TESSERA_API Placement Partial(ReduceOp op = ReduceOp::Sum);
 // As above, by name. Throws c10::ValueError on an unknown one.
 TESSERA_API Placement Partial(std::string_view op);
-// What a lookup in a table cut along `offset_dim` gives: a pending sum whose
-// terms are zero for the rows of other ranks.
+// What a lookup in a table sharded along `offset_dim` gives: a pending sum
+// whose terms are zero for the rows of other ranks.
 TESSERA_API Placement
 MaskPartial(c10::ArrayRef<int64_t> offset_shape, int64_t offset_dim);
 

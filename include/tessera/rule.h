@@ -2,9 +2,9 @@
 //
 // A rule is a short table of rows. A row holds one placement for each tensor
 // argument and each result and is valid on ONE mesh dimension: "if the inputs
-// lie like this, calling the op on the shards gives results that lie like
-// that". A rule is a pure function of shapes and plain arguments; it never sees
-// ranks, costs or current layouts. The engine adds the all-replicate row,
+// have these placements, calling the op on the shards gives results with
+// those". A rule is a pure function of shapes and plain arguments; it never
+// sees ranks, costs or current layouts. The engine adds the all-replicate row,
 // expands the rows over the mesh, prices the redistributions that each would
 // need, picks the cheapest and caches the choice.
 //
@@ -145,7 +145,7 @@ struct Rule {
   std::vector<LocalArgument> local_arguments = {};
 
   // The arguments whose values the op checks and may refuse: indices outside
-  // their bounds, labels of no class, a zero to divide by. Where one rank alone
+  // their bounds, labels of no class, a zero to divide by. Where only one rank
   // may find such a value, the ranks tell each other how it went, 16 bytes
   // each, and all throw what one throws.
   std::vector<std::string> checked_arguments = {};

@@ -1,5 +1,5 @@
 // Shard arithmetic: which part of a tensor a position of the mesh holds.
-// Everything that depends on how a dimension is cut goes through chunk().
+// Everything that depends on how a dimension is split goes through chunk().
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
-// Part `index` of [0, n) cut in `parts`, as torch.chunk cuts it: every part is
-// ceil(n / parts) long, the last ones shorter or empty.
+// Part `index` of [0, n) split into `parts`, as torch.chunk splits it: every
+// part is ceil(n / parts) long, the last ones shorter or empty.
 TESSERA_API Range chunk(int64_t n, int64_t parts, int64_t index);
 
 // The sizes of all parts.
 TESSERA_API Sizes chunk_sizes(int64_t n, int64_t parts);
 
 // The range of tensor dimension `dim` (of global size `n`) that `position`
-// holds: cut by the first mesh dimension that shards it, then by the second.
+// holds: split by the first mesh dimension that shards it, then by the second.
 TESSERA_API Range local_range(
     int64_t n,
     int64_t dim,
@@ -42,13 +42,13 @@ TESSERA_API Sizes local_shape(
 // same order of dimensions as the global tensor.
 TESSERA_API Sizes local_strides(SizesRef local_sizes, SizesRef global_strides);
 
-// How evenly a dimension of size `n` is cut by the mesh dimensions that shard
+// How evenly a dimension of size `n` is split by the mesh dimensions that shard
 // `dim`. Each case implies the next, so that `<= NonEmpty` asks for no empty
-// part: a size of 0, cut, is Any, though its parts are equal, since a reduction
-// without an identity has nothing to start from. A dimension that is not cut is
-// Even, whatever its size: what it gives is what one device gives.
+// part: a size of 0, split, is Any, though its parts are equal, since a
+// reduction without an identity has nothing to start from. A dimension that is
+// not split is Even, whatever its size: what it gives is what one device gives.
 enum class Evenness : uint8_t {
-  Even,      // all parts are equal and non-empty, or there is one part alone
+  Even,      // all parts are equal and non-empty, or there is only one part
   NonEmpty,  // no part is empty
   Any,       // some parts are empty
 };

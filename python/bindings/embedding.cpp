@@ -84,10 +84,10 @@ void bind_embedding(py::module_& m) {
   def_scope(scope);
 
   m.def(
-      "prefer_large_pages",
-      &prefer_large_pages,
+      "prefer_huge_pages",
+      &prefer_huge_pages,
       py::arg("table"),
-      "Asks the system for large pages behind a table on the CPU; do it before "
+      "Asks the system for huge pages behind a table on the CPU; do it before "
       "you fill the table. Tables that this library makes are laid so already. "
       "True if the system agreed; nothing is asked for less than 4 MiB.");
 

@@ -278,15 +278,15 @@ test_simulated, test_processes = in_both_worlds(
 )
 
 
-def test_large_pages():
-    assert not ts.embedding.prefer_large_pages(torch.ones(1000))
+def test_huge_pages():
+    assert not ts.embedding.prefer_huge_pages(torch.ones(1000))
     table = torch.empty(1 << 21)
-    ts.embedding.prefer_large_pages(table)  # the system may refuse
+    ts.embedding.prefer_huge_pages(table)  # the system may refuse
     assert table.fill_(2).sum() == 2 << 21
     with ts.simulate(2):
         mesh = ts.init_device_mesh("cpu", (2,))
         placed = ts.distribute_tensor(table, mesh, [Shard(0)])
-        assert not ts.embedding.prefer_large_pages(placed)
+        assert not ts.embedding.prefer_huge_pages(placed)
 
 
 def test_mask_buffer():

@@ -73,9 +73,9 @@ std::string label_of(const Spec& spec, const std::vector<int64_t>& positions) {
 size_t block_index(const BlockMap& map, const std::vector<Range>& ranges) {
   size_t index = 0;
   for (size_t d = 0; d < ranges.size(); ++d) {
-    const auto& cuts = map.cuts[d];
-    const auto found = std::find(cuts.begin(), cuts.end(), ranges[d]);
-    index = index * cuts.size() + static_cast<size_t>(found - cuts.begin());
+    const auto& parts = map.ranges[d];
+    const auto found = std::find(parts.begin(), parts.end(), ranges[d]);
+    index = index * parts.size() + static_cast<size_t>(found - parts.begin());
   }
   return index;
 }
@@ -86,22 +86,22 @@ BlockMap block_map(const Spec& spec) {
   BlockMap map;
   const auto ranks = spec.mesh.all_ranks();
   std::vector<std::vector<Range>> held;
-  map.cuts.resize(spec.dim());
+  map.ranges.resize(spec.dim());
   for (size_t position = 0; position < ranks.size(); ++position) {
     held.push_back(ranges_of(spec, static_cast<int64_t>(position)));
     for (int64_t d = 0; d < spec.dim(); ++d) {
       const auto& range = held.back()[d];
-      if (range.size > 0) map.cuts[d].push_back(range);
+      if (range.size > 0) map.ranges[d].push_back(range);
     }
   }
   size_t count = 1;
-  for (auto& cuts : map.cuts) {
+  for (auto& parts : map.ranges) {
     const auto before = [](const Range& a, const Range& b) {
       return a.begin < b.begin;
     };
-    std::sort(cuts.begin(), cuts.end(), before);
-    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-    count *= cuts.size();
+    std::sort(parts.begin(), parts.end(), before);
+    parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+    count *= parts.size();
   }
   map.blocks.resize(count);
   std::vector<std::vector<int64_t>> positions(count);

@@ -20,9 +20,10 @@ struct Block {
 
 struct BlockMap {
   // For each tensor dimension the non-empty ranges that its shards divide it
-  // into, in order; one range where it is not cut, none where its size is 0.
-  std::vector<std::vector<Range>> cuts;
-  // Row-major over `cuts`: each combination of ranges is held by someone.
+  // into, in order; one range where it is not sharded, none where its size is
+  // 0.
+  std::vector<std::vector<Range>> ranges;
+  // Row-major over `ranges`: each combination of ranges is held by someone.
   std::vector<Block> blocks;
   std::vector<int64_t> empty_ranks;  // those that hold nothing
 };

@@ -6,7 +6,7 @@
 #include "comm/comm_event.h"
 #include "dispatch/plain_value.h"
 #include "dispatch/tensor.h"
-#include "kernels/large_pages.h"
+#include "kernels/huge_pages.h"
 #include "tessera/shard_math.h"
 
 namespace tessera {
@@ -21,19 +21,19 @@ Placements or_replicated(PlacementsRef placements, const DeviceMesh& mesh) {
 }
 
 // For each local position, how its group along `mesh_dim` divides tensor
-// dimension `dim` once the mesh dimensions up to that one have been dealt out.
+// dimension `dim` once the mesh dimensions up to that one have been scattered.
 std::vector<detail::Parts> parts_after(
     const Spec& spec, int64_t mesh_dim, int64_t dim) {
-  Placements dealt(spec.mesh.ndim(), Replicate());
+  Placements scattered(spec.mesh.ndim(), Replicate());
   for (int64_t m = 0; m <= mesh_dim; ++m) {
-    dealt[m] = spec.placements[m];
+    scattered[m] = spec.placements[m];
   }
   std::vector<detail::Parts> parts;
   for (const int64_t position : spec.mesh.local_positions()) {
     detail::Parts sizes;
     for (const int64_t peer : spec.mesh.group(position, mesh_dim)) {
       sizes.push_back(
-          local_range(spec.sizes[dim], dim, spec.mesh, dealt, peer).size);
+          local_range(spec.sizes[dim], dim, spec.mesh, scattered, peer).size);
     }
     parts.push_back(std::move(sizes));
   }
@@ -73,8 +73,8 @@ void own_memory(Shards& shards, const at::Tensor& value) {
   for (size_t i = 0; i < shards.size(); ++i) {
     const bool shared = shards[i].is_alias_of(value) ||
                         (i > 0 && shards[i].is_same(shards[i - 1]));
-    shards[i] = shared ? detail::copy_on_large_pages(shards[i])
-                       : shards[i].contiguous();
+    shards[i] =
+        shared ? detail::copy_on_huge_pages(shards[i]) : shards[i].contiguous();
   }
 }
 

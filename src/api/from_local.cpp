@@ -78,7 +78,7 @@ Sizes given_or_even_shape(
   return even_shape(locals[0].sizes(), mesh, placements);
 }
 
-// A term's gradient must follow from the reduction's alone.
+// A term's gradient must follow only from the reduction's.
 void check_differentiable(at::TensorList locals, PlacementsRef placements) {
   if (!c10::GradMode::is_enabled() ||
       std::none_of(locals.begin(), locals.end(), [](const auto& local) {

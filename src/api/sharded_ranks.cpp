@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "dispatch/tensor.h"
-#include "kernels/large_pages.h"
+#include "kernels/huge_pages.h"
 #include "tessera/spec.h"
 
 namespace tessera::detail {
@@ -54,8 +54,7 @@ at::Tensor own_parts(
   Shards shards;
   for (const int64_t position : mesh.local_positions()) {
     const auto whole = replicated.shard(mesh.all_ranks()[position]);
-    shards.push_back(
-        copy_on_large_pages(cut_shard(whole, mesh, cut, position)));
+    shards.push_back(copy_on_huge_pages(cut_shard(whole, mesh, cut, position)));
   }
   const auto& sizes = replicated.spec()->sizes;
   return make_distributed(

@@ -27,9 +27,9 @@ class Grid {
  public:
   // Requires: one or two dimensions, and a block.
   explicit Grid(const BlockMap& map)
-      : blocks_(map.blocks), columns_(map.cuts.back()) {
-    if (map.cuts.size() == 2) {
-      for (const auto& range : map.cuts[0]) {
+      : blocks_(map.blocks), columns_(map.ranges.back()) {
+    if (map.ranges.size() == 2) {
+      for (const auto& range : map.ranges[0]) {
         sides_.push_back(detail::to_string(range));
       }
     } else {
@@ -89,17 +89,17 @@ class Grid {
 // One line a block: its ranks and its range in each dimension.
 std::string block_table(const BlockMap& map) {
   std::vector<std::string> head{"ranks"};
-  for (size_t d = 0; d < map.cuts.size(); ++d) {
+  for (size_t d = 0; d < map.ranges.size(); ++d) {
     head.push_back("dim " + std::to_string(d));
   }
-  if (map.cuts.empty()) head.emplace_back("holds");
+  if (map.ranges.empty()) head.emplace_back("holds");
   std::vector<std::vector<std::string>> rows{head};
   for (const auto& block : map.blocks) {
     std::vector<std::string> row{block.label};
     for (const auto& range : block.ranges) {
       row.push_back(detail::to_string(range));
     }
-    if (map.cuts.empty()) row.emplace_back("the scalar");
+    if (map.ranges.empty()) row.emplace_back("the scalar");
     rows.push_back(std::move(row));
   }
   return detail::text_table(

@@ -142,10 +142,10 @@ std::string visualize_sharding_svg(const Spec& spec) {
   Drawing drawing(spec);
   // Blocks are row-major, so those of a panel follow one another.
   size_t per_panel = 1;
-  const size_t dims = map.cuts.size();
+  const size_t dims = map.ranges.size();
   const size_t leading = dims > 2 ? dims - 2 : 0;
   for (size_t d = leading; d < dims; ++d) {
-    per_panel *= map.cuts[d].size();
+    per_panel *= map.ranges[d].size();
   }
   for (size_t first = 0; first < map.blocks.size(); first += per_panel) {
     if (leading > 0) {

@@ -8,7 +8,7 @@
 //
 // Shards need not be contiguous, even or non-empty. Sizes are never exchanged:
 // callers derive them from the layout and pass them in, by group coordinate,
-// one list for each local position (groups may be cut differently).
+// one list for each local position (groups may be split differently).
 //
 // Results are contiguous and share memory neither with the inputs nor with each
 // other (a group of one aside). Reductions take their terms in the order of the
@@ -47,6 +47,9 @@ struct MeshDim {
 // The type of the exception that agree() throws on every rank.
 enum class ErrorKind : uint8_t { Error, Value, Index, Type, NotImplemented };
 
+// What is the same in every world is done here, once: checks of the arguments,
+// groups of one rank, counting, meta tensors. A world moves the bytes (do_...),
+// and is asked to only where there are any.
 class Collectives {
  public:
   virtual ~Collectives() = default;
@@ -54,52 +57,75 @@ class Collectives {
   // Every rank gets the reduction of all shards. Shards of a group have one
   // shape. bool: Sum and Max are or, Product and Min are and. Avg of an integer
   // type and Min or Max of a complex one throw c10::ValueError.
-  virtual Shards all_reduce(MeshDim at, ShardsRef in, ReduceOp op) = 0;
+  Shards all_reduce(MeshDim at, ShardsRef in, ReduceOp op);
 
   // Every rank gets the concatenation along `dim`. `parts[i]` are the sizes
   // along `dim` of the shards in local position i's group.
-  virtual Shards all_gather(
-      MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) = 0;
+  Shards all_gather(MeshDim at, ShardsRef in, int64_t dim, PartsRef parts);
 
-  // The reduction, cut along `dim` into `parts`; rank c of the group gets part
-  // c.
-  virtual Shards reduce_scatter(
-      MeshDim at, ShardsRef in, int64_t dim, PartsRef parts, ReduceOp op) = 0;
+  // The reduction, split along `dim` into `parts`; rank c of the group gets
+  // part c.
+  Shards reduce_scatter(
+      MeshDim at, ShardsRef in, int64_t dim, PartsRef parts, ReduceOp op);
 
-  // From cut along `concat_dim` to cut along `split_dim`: each rank cuts its
-  // shard along `split_dim` into `split_parts`, sends part c to rank c, and
+  // From split along `concat_dim` to split along `split_dim`: each rank splits
+  // its shard along `split_dim` into `split_parts`, sends part c to rank c, and
   // concatenates what it receives along `concat_dim`, whose sizes are
   // `concat_parts`.
-  virtual Shards all_to_all(
+  Shards all_to_all(
+      MeshDim at,
+      ShardsRef in,
+      int64_t split_dim,
+      PartsRef split_parts,
+      int64_t concat_dim,
+      PartsRef concat_parts);
+
+  // Every rank gets the shard of the group's first rank. All have one shape.
+  Shards broadcast(MeshDim at, ShardsRef in);
+
+  // Rank c of the group gets part c along `dim` of the first rank's shard. The
+  // other ranks' shards are read for shape and dtype only.
+  Shards scatter(MeshDim at, ShardsRef in, int64_t dim, PartsRef parts);
+
+  // The exchange: rows of dim 0 go where they are wanted. Position i sends
+  // `send_rows[i][c]` rows (in order) to rank c of its group and receives
+  // `recv_rows[i][c]` rows from it.
+  Shards all_to_all_rows(
+      MeshDim at, ShardsRef in, PartsRef send_rows, PartsRef recv_rows);
+
+  // Every rank of the mesh (of its own sub-mesh, for a slice) passes its error
+  // text, or "" if all is well. If any passed one, every rank throws the text
+  // of the first such rank, as the type `kind` which that rank gave. Ranks
+  // outside the mesh take no part.
+  void agree(
+      const DeviceMesh& mesh,
+      const std::string& local_error,
+      ErrorKind kind = ErrorKind::Error);
+
+ protected:
+  // As their namesakes, in a group of several ranks of which some live here, on
+  // shards that hold data, below autograd.
+  virtual Shards do_all_reduce(MeshDim at, ShardsRef in, ReduceOp op) = 0;
+  virtual Shards do_all_gather(
+      MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) = 0;
+  virtual Shards do_reduce_scatter(
+      MeshDim at, ShardsRef in, int64_t dim, PartsRef parts, ReduceOp op) = 0;
+  virtual Shards do_all_to_all(
       MeshDim at,
       ShardsRef in,
       int64_t split_dim,
       PartsRef split_parts,
       int64_t concat_dim,
       PartsRef concat_parts) = 0;
-
-  // Every rank gets the shard of the group's first rank. All have one shape.
-  virtual Shards broadcast(MeshDim at, ShardsRef in) = 0;
-
-  // Rank c of the group gets part c along `dim` of the first rank's shard. The
-  // other ranks' shards are read for shape and dtype only.
-  virtual Shards scatter(
+  virtual Shards do_broadcast(MeshDim at, ShardsRef in) = 0;
+  virtual Shards do_scatter(
       MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) = 0;
-
-  // The exchange: rows of dim 0 go where they are wanted. Position i sends
-  // `send_rows[i][c]` rows (in order) to rank c of its group and receives
-  // `recv_rows[i][c]` rows from it.
-  virtual Shards all_to_all_rows(
+  virtual Shards do_all_to_all_rows(
       MeshDim at, ShardsRef in, PartsRef send_rows, PartsRef recv_rows) = 0;
-
-  // Every rank of the mesh (of its own sub-mesh, for a slice) passes its error
-  // text, or "" if all is well. If any passed one, every rank throws the text
-  // of the first such rank, as the type `kind` which that rank gave. Ranks
-  // outside the mesh take no part.
-  virtual void agree(
+  virtual void do_agree(
       const DeviceMesh& mesh,
       const std::string& local_error,
-      ErrorKind kind = ErrorKind::Error) = 0;
+      ErrorKind kind) = 0;
 };
 
 // The collectives of the world in which `mesh` was made. Throws c10::Error if

@@ -5,7 +5,7 @@
 
 namespace tessera::detail {
 
-// While one is alive, what this thread does is told to one observer alone.
+// While one is alive, what this thread does is told to one observer only.
 class CommRedirectGuard {
  public:
   explicit CommRedirectGuard(CommObserver* observer);

@@ -3,7 +3,7 @@
 #include <ATen/ops/cat.h>
 #include <c10/util/Exception.h>
 
-#include "comm/checked_collectives.h"
+#include "comm/collectives.h"
 #include "comm/errors.h"
 #include "comm/reduce.h"
 #include "comm/result.h"
@@ -31,7 +31,7 @@ void concatenate(const at::Tensor& out, const Pieces& pieces, int64_t dim) {
   at::cat_out(target, at::TensorList(pieces.data(), pieces.size()), dim);
 }
 
-class SimulatedCollectives final : public CheckedCollectives {
+class SimulatedCollectives final : public Collectives {
  protected:
   Shards do_all_reduce(MeshDim at, ShardsRef in, ReduceOp op) override {
     Shards out(in.size());
@@ -69,7 +69,7 @@ class SimulatedCollectives final : public CheckedCollectives {
       ReduceOp op) override {
     Shards out(in.size());
     for_each_group(at, [&](const Group& group) {
-      // Reduced whole and then cut: n operations, not n times n.
+      // Reduced whole and then split: n operations, not n times n.
       const auto& first = in[group[0]];
       const at::Tensor whole = empty_result(first.sizes(), first.options());
       Pieces terms;

@@ -38,9 +38,9 @@ Worlds& worlds() {
 // Requires: the lock is held.
 void publish_innermost(const Worlds& all) {
   if (all.entered.empty()) {
-    set_current_residence(std::nullopt);
+    set_current_process_context(std::nullopt);
   } else {
-    set_current_residence(all.entered.back()->residence);
+    set_current_process_context(all.entered.back()->process_context);
   }
 }
 
@@ -67,7 +67,7 @@ void leave(const State& state) {
 
 State make_simulated(int64_t ranks) {
   auto state = std::make_shared<WorldState>(
-      Residence{next_id(), ranks, /*rank=*/-1}, WorldOptions{}.timeout);
+      ProcessContext{next_id(), ranks, /*rank=*/-1}, WorldOptions{}.timeout);
   state->collectives = make_simulated_collectives();
   return state;
 }
@@ -97,7 +97,7 @@ void check_rank(int64_t rank, int64_t size) {
 State make_processes(
     Launch launch, StorePtr store, std::chrono::milliseconds timeout) {
   auto state = std::make_shared<WorldState>(
-      Residence{next_id(), launch.size, launch.rank}, timeout);
+      ProcessContext{next_id(), launch.size, launch.rank}, timeout);
   auto processes = std::make_unique<ProcessCollectives>(
       std::move(launch),
       std::move(store),
@@ -123,8 +123,9 @@ State make_processes(
 
 }  // namespace
 
-WorldState::WorldState(Residence residence, std::chrono::milliseconds timeout)
-    : residence(residence), timeout(timeout) {}
+WorldState::WorldState(
+    ProcessContext process_context, std::chrono::milliseconds timeout)
+    : process_context(process_context), timeout(timeout) {}
 
 WorldState::~WorldState() = default;
 
@@ -132,7 +133,7 @@ Collectives& collectives(const DeviceMesh& mesh) {
   auto& all = worlds();
   const std::shared_lock lock(all.mutex);
   for (auto it = all.entered.rbegin(); it != all.entered.rend(); ++it) {
-    if ((*it)->residence.world_id == mesh.world_id()) {
+    if ((*it)->process_context.world_id == mesh.world_id()) {
       return *(*it)->collectives;
     }
   }
@@ -212,11 +213,13 @@ World::~World() {
   if (state_) detail::leave(state_);
 }
 
-int64_t World::size() const { return state_->residence.world_size; }
+int64_t World::size() const { return state_->process_context.world_size; }
 
-bool World::simulated() const { return state_->residence.simulated(); }
+bool World::simulated() const { return state_->process_context.simulated(); }
 
-int64_t World::rank() const { return simulated() ? 0 : state_->residence.rank; }
+int64_t World::rank() const {
+  return simulated() ? 0 : state_->process_context.rank;
+}
 
 void World::set_timeout(std::chrono::milliseconds timeout) {
   TORCH_CHECK_VALUE(
@@ -233,12 +236,13 @@ void World::barrier() {
   if (state_->processes != nullptr) state_->processes->barrier();
 }
 
-bool in_world() { return detail::current_residence().has_value(); }
+bool in_world() { return detail::current_process_context().has_value(); }
 
 int64_t world_size() {
-  const auto residence = detail::current_residence();
-  TORCH_CHECK(residence.has_value(), "[world_size] no World has been entered");
-  return residence->world_size;
+  const auto process_context = detail::current_process_context();
+  TORCH_CHECK(
+      process_context.has_value(), "[world_size] no World has been entered");
+  return process_context->world_size;
 }
 
 }  // namespace tessera

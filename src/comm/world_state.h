@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "comm/collectives.h"
-#include "core/residence.h"
+#include "core/process_context.h"
 
 namespace tessera::detail {
 
@@ -15,10 +15,10 @@ class ProcessCollectives;
 
 class WorldState {
  public:
-  WorldState(Residence residence, std::chrono::milliseconds timeout);
+  WorldState(ProcessContext process_context, std::chrono::milliseconds timeout);
   ~WorldState();
 
-  const Residence residence;
+  const ProcessContext process_context;
   std::atomic<std::chrono::milliseconds> timeout;
   std::unique_ptr<Collectives> collectives;
   // The same object where the world is one of processes, null otherwise.

@@ -24,7 +24,7 @@ std::string joined(const List& values, const char* separator) {
   return out.str();
 }
 
-// "[0, 1, 2, 3]"; long lists are cut, for messages stay readable.
+// "[0, 1, 2, 3]"; long lists are shortened, so that messages stay readable.
 std::string ranks_text(const std::vector<int64_t>& ranks) {
   constexpr size_t kMost = 16;
   if (ranks.size() <= kMost) {
@@ -74,11 +74,11 @@ int64_t coordinate_at(
 // The position of this process's one rank; -1 where it is outside the mesh.
 int64_t own_position(const char* caller, const detail::MeshData& mesh) {
   TORCH_CHECK(
-      !mesh.residence.simulated() || mesh.residence.world_size == 1,
+      !mesh.process_context.simulated() || mesh.process_context.world_size == 1,
       "[",
       caller,
       "] all ",
-      mesh.residence.world_size,
+      mesh.process_context.world_size,
       " ranks of a simulated world live in this process, so it has no "
       "coordinate of its own; use coordinate(position, dim)");
   return mesh.local_positions.empty() ? -1 : mesh.local_positions.front();
@@ -194,7 +194,7 @@ int64_t DeviceMesh::get_local_rank(int64_t dim) const {
       "[",
       kCaller,
       "] rank ",
-      data_->residence.rank,
+      data_->process_context.rank,
       " of this process is outside ",
       str(),
       "; ask contains(rank) first");
@@ -239,7 +239,7 @@ c10::ArrayRef<int64_t> DeviceMesh::local_positions() const {
 }
 
 int64_t DeviceMesh::position_of(int64_t rank) const {
-  const bool in_world = rank >= 0 && rank < data_->residence.world_size;
+  const bool in_world = rank >= 0 && rank < data_->process_context.world_size;
   return in_world ? data_->position_of_rank[rank] : -1;
 }
 
@@ -264,9 +264,13 @@ c10::SmallVector<int64_t, 8> DeviceMesh::group(
   return positions;
 }
 
-bool DeviceMesh::simulated() const { return data_->residence.simulated(); }
+bool DeviceMesh::simulated() const {
+  return data_->process_context.simulated();
+}
 
-uint64_t DeviceMesh::world_id() const { return data_->residence.world_id; }
+uint64_t DeviceMesh::world_id() const {
+  return data_->process_context.world_id;
+}
 
 size_t DeviceMesh::hash() const { return data_->hash; }
 
@@ -287,7 +291,8 @@ DeviceMesh init_device_mesh(
     c10::ArrayRef<int64_t> shape,
     c10::ArrayRef<std::string> dim_names) {
   constexpr const char* kCaller = "init_device_mesh";
-  const int64_t world_size = detail::require_residence(kCaller).world_size;
+  const int64_t world_size =
+      detail::require_process_context(kCaller).world_size;
   const int64_t size = detail::checked_mesh_size(kCaller, shape);
   TORCH_CHECK_VALUE(
       size <= world_size,

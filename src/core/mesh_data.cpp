@@ -17,7 +17,7 @@ namespace {
 // A mesh's value by reference, to look it up without building it.
 struct MeshKey {
   std::string_view device_type;
-  Residence residence;
+  ProcessContext process_context;
   c10::ArrayRef<int64_t> ranks;
   c10::ArrayRef<int64_t> shape;
   c10::ArrayRef<std::string> names;
@@ -29,14 +29,14 @@ InternTable<MeshData>& mesh_table() {
   return *table;
 }
 
-bool same_residence(const Residence& a, const Residence& b) {
+bool same_process_context(const ProcessContext& a, const ProcessContext& b) {
   return a.world_id == b.world_id && a.world_size == b.world_size &&
          a.rank == b.rank;
 }
 
 uint64_t hash_of(const MeshKey& key) {
   uint64_t hash = hash_combine(0, key.device_type);
-  hash = hash_combine(hash, key.residence.world_id);
+  hash = hash_combine(hash, key.process_context.world_id);
   hash = hash_combine(hash, key.ranks);
   hash = hash_combine(hash, key.shape);
   hash = hash_combine(hash, key.active);
@@ -47,7 +47,7 @@ uint64_t hash_of(const MeshKey& key) {
 }
 
 bool equal(const MeshData& mesh, const MeshKey& key) {
-  return same_residence(mesh.residence, key.residence) &&
+  return same_process_context(mesh.process_context, key.process_context) &&
          key.active == mesh.active && key.shape == mesh.root_shape &&
          key.ranks == mesh.root_ranks && key.device_type == mesh.device_type &&
          key.names == mesh.root_names;
@@ -56,7 +56,7 @@ bool equal(const MeshData& mesh, const MeshKey& key) {
 std::unique_ptr<const MeshData> build(const MeshKey& key, uint64_t hash) {
   auto mesh = std::make_unique<MeshData>();
   mesh->device_type = key.device_type;
-  mesh->residence = key.residence;
+  mesh->process_context = key.process_context;
   mesh->root_ranks = key.ranks.vec();
   mesh->root_shape = key.shape.vec();
   mesh->root_names = key.names.vec();
@@ -76,16 +76,16 @@ std::unique_ptr<const MeshData> build(const MeshKey& key, uint64_t hash) {
     }
   }
 
-  mesh->position_of_rank.assign(key.residence.world_size, -1);
+  mesh->position_of_rank.assign(key.process_context.world_size, -1);
   for (size_t position = 0; position < key.ranks.size(); ++position) {
     mesh->position_of_rank[key.ranks[position]] =
         static_cast<int64_t>(position);
   }
-  if (key.residence.simulated()) {
+  if (key.process_context.simulated()) {
     mesh->local_positions.resize(key.ranks.size());
     std::iota(mesh->local_positions.begin(), mesh->local_positions.end(), 0);
-  } else if (mesh->position_of_rank[key.residence.rank] >= 0) {
-    mesh->local_positions = {mesh->position_of_rank[key.residence.rank]};
+  } else if (mesh->position_of_rank[key.process_context.rank] >= 0) {
+    mesh->local_positions = {mesh->position_of_rank[key.process_context.rank]};
   }
   return mesh;
 }
@@ -166,16 +166,16 @@ void check_names(
 
 }  // namespace
 
-Residence require_residence(const char* caller) {
-  const auto residence = current_residence();
+ProcessContext require_process_context(const char* caller) {
+  const auto process_context = current_process_context();
   TORCH_CHECK(
-      residence.has_value(),
+      process_context.has_value(),
       "[",
       caller,
       "] a mesh is made of the ranks of a World, and none has been entered; "
       "make one first and keep it, for example auto world = "
       "World::simulate(4)");
-  return *residence;
+  return *process_context;
 }
 
 int64_t checked_mesh_size(const char* caller, c10::ArrayRef<int64_t> shape) {
@@ -207,7 +207,7 @@ MeshDataPtr intern_root_mesh(
     c10::ArrayRef<int64_t> ranks,
     c10::ArrayRef<int64_t> shape,
     c10::ArrayRef<std::string> dim_names) {
-  const Residence residence = require_residence(caller);
+  const ProcessContext process_context = require_process_context(caller);
   check_device_type(caller, device_type);
   const int64_t size = checked_mesh_size(caller, shape);
   TORCH_CHECK_VALUE(
@@ -221,17 +221,18 @@ MeshDataPtr intern_root_mesh(
       " ranks but ",
       ranks.size(),
       " were given");
-  check_ranks(caller, ranks, residence.world_size);
+  check_ranks(caller, ranks, process_context.world_size);
   check_names(caller, dim_names, shape);
   c10::SmallVector<int64_t, 4> active(shape.size());
   std::iota(active.begin(), active.end(), 0);
-  return intern({device_type, residence, ranks, shape, dim_names, active});
+  return intern(
+      {device_type, process_context, ranks, shape, dim_names, active});
 }
 
 MeshDataPtr intern_slice(const MeshData& mesh, c10::ArrayRef<int64_t> active) {
   return intern(
       {mesh.device_type,
-       mesh.residence,
+       mesh.process_context,
        mesh.root_ranks,
        mesh.root_shape,
        mesh.root_names,

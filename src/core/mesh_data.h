@@ -11,14 +11,14 @@
 #include <string_view>
 #include <vector>
 
-#include "core/residence.h"
+#include "core/process_context.h"
 
 namespace tessera::detail {
 
 struct MeshData {
   // The value: what equality and hash go by.
   std::string device_type;
-  Residence residence{};
+  ProcessContext process_context{};
   std::vector<int64_t> root_ranks;
   std::vector<int64_t> root_shape;
   std::vector<std::string> root_names;
@@ -52,9 +52,9 @@ MeshDataPtr intern_root_mesh(
 // Requires: `active` is ascending and within the root.
 MeshDataPtr intern_slice(const MeshData& mesh, c10::ArrayRef<int64_t> active);
 
-// The residence of the current world. Throws c10::Error, tagged with `caller`,
-// if there is none.
-Residence require_residence(const char* caller);
+// The process_context of the current world. Throws c10::Error, tagged with
+// `caller`, if there is none.
+ProcessContext require_process_context(const char* caller);
 
 // The product of a mesh's extents. Throws c10::ValueError, tagged with
 // `caller`, if there are none, one is not positive, or the product overflows.

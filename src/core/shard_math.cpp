@@ -46,22 +46,22 @@ Sizes order_in_memory(SizesRef strides) {
   return order_by;
 }
 
-// Whether no part is empty when each of `n`'s parts is cut on by the next of
-// `cuts`. Cutting gives two sizes at most (the full and the last), but a
+// Whether no part is empty when each of `n`'s parts is split again by the next
+// of `splits`. Splitting gives two sizes at most (the full and the last), but a
 // smaller size may fill all parts where a larger does not (3 and 4, in 3), so
 // both are followed.
-bool fills_all(int64_t n, SizesRef cuts) {
-  if (cuts.empty()) {
+bool fills_all(int64_t n, SizesRef splits) {
+  if (splits.empty()) {
     return n > 0;
   }
-  const int64_t parts = cuts.front();
+  const int64_t parts = splits.front();
   const int64_t last = chunk_unchecked(n, parts, parts - 1).size;
   if (last == 0) {
     return false;
   }
   const int64_t first = ceil_div(n, parts);
-  return fills_all(first, cuts.slice(1)) &&
-         (last == first || fills_all(last, cuts.slice(1)));
+  return fills_all(first, splits.slice(1)) &&
+         (last == first || fills_all(last, splits.slice(1)));
 }
 
 }  // namespace
@@ -151,19 +151,19 @@ Sizes local_strides(SizesRef local_sizes, SizesRef global_strides) {
 
 Evenness evenness(
     int64_t n, int64_t dim, const DeviceMesh& mesh, PlacementsRef placements) {
-  Sizes cuts;
+  Sizes splits;
   int64_t parts = 1;
   for (size_t i = 0; i < placements.size(); ++i) {
     if (placements[i].is_shard(dim)) {
-      cuts.push_back(mesh.size(static_cast<int64_t>(i)));
-      parts *= cuts.back();
+      splits.push_back(mesh.size(static_cast<int64_t>(i)));
+      parts *= splits.back();
     }
   }
-  // What is not cut is its only part, whatever its size.
+  // What is not split is its only part, whatever its size.
   if (parts == 1 || (n > 0 && n % parts == 0)) {
     return Evenness::Even;
   }
-  return fills_all(n, cuts) ? Evenness::NonEmpty : Evenness::Any;
+  return fills_all(n, splits) ? Evenness::NonEmpty : Evenness::Any;
 }
 
 }  // namespace tessera

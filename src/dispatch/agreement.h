@@ -1,4 +1,4 @@
-// Errors that one rank alone may find, in what it has for itself: all ranks
+// Errors that only one rank may find, in what it has for itself: all ranks
 // throw them, so that none waits for one that has stopped.
 #pragma once
 
@@ -21,7 +21,7 @@ struct Problem {
 // What `check` throws.
 Problem problem_of(c10::function_ref<void()> check);
 
-// Whether ranks have values of their own of this tensor, one of which alone may
+// Whether ranks have values of their own of this tensor, only one of which may
 // be bad.
 bool differs_over_ranks(PlacementsRef placements, const DeviceMesh& mesh);
 

@@ -12,7 +12,7 @@
 
 namespace tessera::detail {
 
-// The layout of the gradient of a tensor that lies like this: a pending
+// The layout of the gradient of a tensor with these placements: a pending
 // reduction's gradient is replicated.
 Placements grad_placements_of(PlacementsRef placements);
 

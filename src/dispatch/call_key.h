@@ -20,7 +20,7 @@ namespace tessera::detail {
 
 class CallKey {
  public:
-  // Reads the arguments of one call. Numbers enter by kind alone where
+  // Reads the arguments of one call. Numbers enter only by kind where
   // `ignores_numbers`, by value otherwise.
   CallKey(
       const OpInfo& op, c10::ArrayRef<c10::IValue> args, bool ignores_numbers);

@@ -22,7 +22,7 @@ namespace tessera::detail {
 namespace {
 
 // Ops whose meaning is not a function of values: those that change what a
-// tensor's storage is, and those that answer for this process alone.
+// tensor's storage is, and those that answer only for this process.
 bool is_about_storage(std::string_view name) {
   static const std::unordered_set<std::string_view> names = {
       "aten::_assert_async",

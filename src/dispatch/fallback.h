@@ -12,7 +12,7 @@
 namespace tessera::detail {
 
 // Whether the op, without a rule, is refused in every scope: it changes what a
-// tensor's storage is, or answers for one process alone.
+// tensor's storage is, or answers only for one process.
 bool is_never_gathered(std::string_view name);
 
 // Throws c10::NotImplementedError: the op has no rule.

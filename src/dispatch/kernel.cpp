@@ -91,9 +91,9 @@ void lay_as_planned(at::Tensor& shard, const OpPlan& plan, size_t output) {
   }
 }
 
-// The common case: one shard lives here, it lies as the op wants it, the op
-// returns no list. The arguments are exchanged for their shards where they
-// stand.
+// The common case: one shard lives here, it has the placement that the op
+// wants, the op returns no list. The arguments are exchanged for their shards
+// where they stand.
 void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
   const size_t first = stack.size() - op.args.size();
   c10::SmallVector<c10::IValue, 2> originals;

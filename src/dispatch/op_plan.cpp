@@ -210,22 +210,23 @@ class Planner {
   }
 
   std::string explanation() const {
-    return explain_choice(question(), rule_.rows(*call_));
+    return explain_propagation(propagation_input(), rule_.rows(*call_));
   }
 
   std::shared_ptr<OpPlan> plan() {
-    const Choice choice = choose(question(), rule_.rows(*call_));
-    plan_redistributions(choice);
-    plan_outputs(choice);
+    const PropagationResult chosen =
+        choose(propagation_input(), rule_.rows(*call_));
+    plan_redistributions(chosen);
+    plan_outputs(chosen);
     if (!rule_.local_arguments.empty()) {
-      plan_local_arguments(choice);
+      plan_local_arguments(chosen);
     }
-    plan_->agrees = may_throw_on_one_rank(choice);
+    plan_->agrees = may_throw_on_one_rank(chosen);
     return std::move(plan_);
   }
 
  private:
-  Question question() const {
+  PropagationInput propagation_input() const {
     return {
         *call_,
         plan_->mesh,
@@ -236,7 +237,7 @@ class Planner {
         leading_.defined};
   }
 
-  void plan_redistributions(const Choice& choice) {
+  void plan_redistributions(const PropagationResult& chosen) {
     // A view of a slice that aliases could not be viewed further.
     plan_->slices = op_.is_view         ? Slices::Copy
                     : rule_.elementwise ? Slices::Alias
@@ -244,10 +245,10 @@ class Planner {
     auto arranged = tensor_args(plan_->inputs);
     for (size_t i = 0; i < plan_->inputs.size(); ++i) {
       const auto& spec = plan_->inputs[i];
-      if (spec == nullptr || spec->placements == choice.inputs[i]) {
+      if (spec == nullptr || spec->placements == chosen.inputs[i]) {
         continue;
       }
-      auto steps = cached_redistribution(*spec, choice.inputs[i]);
+      auto steps = cached_redistribution(*spec, chosen.inputs[i]);
       if (!steps->steps.empty()) {
         plan_->redistributions.push_back({i, spec, std::move(steps)});
         arranged[i].strides = strides_after(
@@ -266,7 +267,7 @@ class Planner {
     }
   }
 
-  void plan_outputs(const Choice& choice) {
+  void plan_outputs(const PropagationResult& chosen) {
     plan_->dtypes_unknown = !outputs_.dtypes_known && !op_.only_writes;
     plan_->without_data = on_meta() && !leaves_meta();
     for (size_t r = 0; r < op_.returns.size(); ++r) {
@@ -279,7 +280,7 @@ class Planner {
         plan_->outputs.push_back(
             output.defined ? Spec::make(
                                  plan_->mesh,
-                                 choice.outputs[r],
+                                 chosen.outputs[r],
                                  output.sizes,
                                  output.strides,
                                  output.dtype)
@@ -290,7 +291,7 @@ class Planner {
 
   // Whether the local op may refuse values on some ranks and not on others:
   // they have values of their own, or nothing to do with those that all have.
-  bool may_throw_on_one_rank(const Choice& choice) const {
+  bool may_throw_on_one_rank(const PropagationResult& chosen) const {
     if (!checks_values()) {
       return false;
     }
@@ -301,7 +302,7 @@ class Planner {
       if (spec == nullptr) {
         continue;
       }
-      const auto& placements = choice.inputs[i];
+      const auto& placements = chosen.inputs[i];
       if ((skips_some && some_shard_is_empty(*spec, placements)) ||
           (is_checked(tensors_.slots[i].argument) &&
            differs_over_ranks(placements, plan_->mesh))) {
@@ -368,10 +369,10 @@ class Planner {
                });
   }
 
-  void plan_local_arguments(const Choice& choice) {
+  void plan_local_arguments(const PropagationResult& chosen) {
     for (const int64_t position : plan_->mesh.local_positions()) {
       const LocalView view{
-          plan_->mesh, position, choice.inputs, choice.outputs, leading_.sizes};
+          plan_->mesh, position, chosen.inputs, chosen.outputs, leading_.sizes};
       auto& local = plan_->local_arguments.emplace_back();
       for (const auto& argument : rule_.local_arguments) {
         const auto index =

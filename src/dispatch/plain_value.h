@@ -6,8 +6,8 @@
 namespace tessera::detail {
 
 // Throws c10::TypeError, tagged with `caller`, unless `tensor` is an ordinary
-// tensor, of which shards can be cut: not undefined, quantized, nested, sparse,
-// or wrapped by a functorch transform (vmap, grad, functionalize).
+// tensor, that can be split into shards: not undefined, quantized, nested,
+// sparse, or wrapped by a functorch transform (vmap, grad, functionalize).
 void check_plain_value(const at::Tensor& tensor, const char* caller);
 
 }  // namespace tessera::detail

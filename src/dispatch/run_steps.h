@@ -6,7 +6,7 @@
 
 namespace tessera::detail {
 
-// Whether a slice may share memory with the shard it is cut from.
+// Whether a slice may share memory with the shard it is taken from.
 enum class Slices : uint8_t {
   Alias,       // as it comes, strided
   Contiguous,  // where it is contiguous: some kernels do not look at strides

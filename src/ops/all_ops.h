@@ -1,4 +1,4 @@
-// The families of ops of ATen that are not served by a rule alone, each in the
+// The families of ops of ATen that are not served only by a rule, each in the
 // file of its name.
 #pragma once
 

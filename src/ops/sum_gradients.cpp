@@ -1,4 +1,4 @@
-// Ops whose derivative formulas know the sizes of their input alone: the
+// Ops whose derivative formulas know only the sizes of their input: the
 // gradient of a sum or a mean is expanded from what may be one number. It would
 // be replicated, whatever the layout of what was summed, and every rank would
 // go on with all of it. For these ops it comes in the input's layout.

@@ -12,8 +12,8 @@ namespace tessera::detail {
 
 namespace {
 
-// A view that was made before: a tensor that lies as `from` and has one shard
-// here is viewed by viewing the shard.
+// A view that was made before: a tensor with the layout `from` and has one
+// shard here is viewed by viewing the shard.
 struct KnownView {
   SpecPtr from;
   Sizes size;

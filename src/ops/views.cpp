@@ -28,7 +28,7 @@ at::Tensor alias(const at::Tensor& self) {
 at::Tensor& become_view(at::Tensor& self, const at::Tensor& view) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       !distributed_meta(view).is_copied_view(),
-      "a view in place of a tensor that lies as ",
+      "a view in place of a tensor with placements ",
       to_string(distributed_meta(self).spec->placements),
       " would need a copy in another layout, which other views of the tensor "
       "would not see: use the op that is not in place");

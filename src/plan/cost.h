@@ -15,7 +15,7 @@ namespace tessera::detail {
 double step_cost(Step::Kind kind, int64_t local_bytes, int64_t group);
 
 // The size of the largest shard of a tensor: each mesh dimension in turn leaves
-// ceil(n / ranks) of the dimension it cuts. Placements must be normalised.
+// ceil(n / ranks) of the dimension it shards. Placements must be normalised.
 int64_t largest_shard_bytes(
     const DeviceMesh& mesh,
     SizesRef sizes,

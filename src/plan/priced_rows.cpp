@@ -20,7 +20,7 @@ bool in_range(const Placement& placement, size_t ndim) {
          (placement.dim() >= 0 && placement.dim() < static_cast<int64_t>(ndim));
 }
 
-// Whether a row for `wanted` may write a tensor that lies as `found`: a
+// Whether a row for `wanted` may write a tensor whose placement is `found`: a
 // MaskPartial is a pending sum, and stays one whatever is written.
 bool writes_in_place(const Placement& found, const Placement& wanted) {
   return found == wanted || (found.kind() == Placement::Kind::MaskPartial &&
@@ -41,13 +41,13 @@ bool suffices(Evenness found, Needs needed) {
 
 }  // namespace
 
-PricedRows::PricedRows(const Question& question, const Rows& rows)
-    : question_(question),
+PricedRows::PricedRows(const PropagationInput& input, const Rows& rows)
+    : input_(input),
       rows_(rows),
       replicate_({}, {}),
-      shape_(question.mesh.shape()) {
-  const size_t inputs = question.inputs.size();
-  const size_t outputs = question.output_sizes.size();
+      shape_(input.mesh.shape()) {
+  const size_t inputs = input.inputs.size();
+  const size_t outputs = input.output_sizes.size();
   replicate_.inputs.resize(inputs);
   replicate_.outputs.resize(outputs);
   for (const Row& row : rows) {
@@ -56,7 +56,7 @@ PricedRows::PricedRows(const Question& question, const Rows& rows)
         "[register_rule] the row ",
         row.str(),
         " of ",
-        op_display_name(question.call.schema()),
+        op_display_name(input.call.schema()),
         " has placements for ",
         row.inputs.size(),
         " tensor arguments and ",
@@ -66,7 +66,7 @@ PricedRows::PricedRows(const Question& question, const Rows& rows)
         " and ",
         outputs);
   }
-  for (const SpecPtr& spec : question.inputs) {
+  for (const SpecPtr& spec : input.inputs) {
     if (spec != nullptr) {
       element_size_ = static_cast<int64_t>(c10::elementSize(spec->dtype));
       break;
@@ -76,7 +76,7 @@ PricedRows::PricedRows(const Question& question, const Rows& rows)
 
 const char* PricedRows::refusal(const Row& row, size_t mesh_dim) const {
   if (!fits(row)) {
-    return "cuts a dimension that is not there";
+    return "shards a dimension that is not there";
   }
   if (!keeps_written(row, mesh_dim)) {
     return "moves the tensor that is written";
@@ -87,13 +87,13 @@ const char* PricedRows::refusal(const Row& row, size_t mesh_dim) const {
 double PricedRows::price_alone(const Row& row, size_t mesh_dim) const {
   double cost = 0;
   for (size_t i = 0; i < row.inputs.size(); ++i) {
-    const SpecPtr& spec = question_.inputs[i];
+    const SpecPtr& spec = input_.inputs[i];
     if (spec == nullptr || spec->placements[mesh_dim] == row.inputs[i]) {
       continue;
     }
     Placements wanted = spec->placements;
     wanted[mesh_dim] = row.inputs[i];
-    if (!can_redistribute(question_.mesh, spec->placements, wanted)) {
+    if (!can_redistribute(input_.mesh, spec->placements, wanted)) {
       return kInfinity;
     }
     cost += redistribution_cost(*spec, wanted);
@@ -101,30 +101,30 @@ double PricedRows::price_alone(const Row& row, size_t mesh_dim) const {
   return cost;
 }
 
-Price PricedRows::price(const Pick& pick, double bound) const {
+Price PricedRows::price(const Candidate& candidate, double bound) const {
   Price price;
-  if (!shards_suffice(pick)) {
+  if (!shards_suffice(candidate)) {
     price.refusal = "needs shards that are more even";
     return price;
   }
   if (ndim() > 1) {
-    for (size_t o = 0; o < question_.output_sizes.size(); ++o) {
-      if (!reductions_commute(output(pick, o))) {
+    for (size_t o = 0; o < input_.output_sizes.size(); ++o) {
+      if (!reductions_commute(output(candidate, o))) {
         price.refusal = "mixes reductions that do not commute";
         return price;
       }
     }
   }
-  for (size_t i = 0; i < question_.inputs.size(); ++i) {
-    const SpecPtr& spec = question_.inputs[i];
+  for (size_t i = 0; i < input_.inputs.size(); ++i) {
+    const SpecPtr& spec = input_.inputs[i];
     if (spec == nullptr) {
       continue;
     }
-    const Placements wanted = input(pick, i);
+    const Placements wanted = input(candidate, i);
     if (wanted == spec->placements) {
       continue;
     }
-    if (!can_redistribute(question_.mesh, spec->placements, wanted)) {
+    if (!can_redistribute(input_.mesh, spec->placements, wanted)) {
       price.refusal = "wants a layout that cannot be made";
       return price;
     }
@@ -141,47 +141,47 @@ Price PricedRows::price(const Pick& pick, double bound) const {
       return price;
     }
   }
-  if (price.cost > 0 || any_grows(pick)) {
-    price.total += pending_price(pick);
+  if (price.cost > 0 || any_grows(candidate)) {
+    price.total += pending_price(candidate);
   }
   return price;
 }
 
-Placements PricedRows::input(const Pick& pick, size_t index) const {
-  const SpecPtr& spec = question_.inputs[index];
-  if (spec != nullptr && question_.written[index]) {
+Placements PricedRows::input(const Candidate& candidate, size_t index) const {
+  const SpecPtr& spec = input_.inputs[index];
+  if (spec != nullptr && input_.written[index]) {
     return spec->placements;
   }
   Placements placements;
-  for (const uint32_t r : pick) {
+  for (const uint32_t r : candidate) {
     placements.push_back(row(r).inputs[index]);
   }
   return placements;
 }
 
-Placements PricedRows::output(const Pick& pick, size_t index) const {
-  const int64_t written = question_.written_by_output[index];
-  if (written >= 0 && question_.inputs[written] != nullptr) {
-    return question_.inputs[written]->placements;
+Placements PricedRows::output(const Candidate& candidate, size_t index) const {
+  const int64_t written = input_.written_by_output[index];
+  if (written >= 0 && input_.inputs[written] != nullptr) {
+    return input_.inputs[written]->placements;
   }
   Placements placements;
-  for (const uint32_t r : pick) {
+  for (const uint32_t r : candidate) {
     placements.push_back(row(r).outputs[index]);
   }
   return placements;
 }
 
-// Whether all dimensions that the row cuts are there.
+// Whether all dimensions that the row shards are there.
 bool PricedRows::fits(const Row& row) const {
   for (size_t i = 0; i < row.inputs.size(); ++i) {
-    const SpecPtr& spec = question_.inputs[i];
+    const SpecPtr& spec = input_.inputs[i];
     if (spec != nullptr && !in_range(row.inputs[i], spec->sizes.size())) {
       return false;
     }
   }
   for (size_t o = 0; o < row.outputs.size(); ++o) {
-    if (question_.has_output(o) &&
-        !in_range(row.outputs[o], question_.output_sizes[o].size())) {
+    if (input_.has_output(o) &&
+        !in_range(row.outputs[o], input_.output_sizes[o].size())) {
       return false;
     }
   }
@@ -190,7 +190,7 @@ bool PricedRows::fits(const Row& row) const {
 
 bool PricedRows::exact(const Row& row, size_t mesh_dim) const {
   for (size_t i = 0; i < row.inputs.size(); ++i) {
-    const SpecPtr& spec = question_.inputs[i];
+    const SpecPtr& spec = input_.inputs[i];
     if (spec != nullptr && spec->placements[mesh_dim] != row.inputs[i]) {
       return false;
     }
@@ -205,7 +205,7 @@ bool PricedRows::grows(const Row& row, size_t mesh_dim) const {
   bool takes_pending = false;
   int64_t taken = 0;
   for (size_t i = 0; i < row.inputs.size(); ++i) {
-    const SpecPtr& spec = question_.inputs[i];
+    const SpecPtr& spec = input_.inputs[i];
     if (spec != nullptr && row.inputs[i].is_partial() &&
         spec->placements[mesh_dim].is_partial()) {
       takes_pending = true;
@@ -218,17 +218,17 @@ bool PricedRows::grows(const Row& row, size_t mesh_dim) const {
   // Elements stand for bytes: the results' dtypes may not be known yet.
   int64_t left = 0;
   for (size_t o = 0; o < row.outputs.size(); ++o) {
-    if (question_.written_by_output[o] < 0 && question_.has_output(o) &&
+    if (input_.written_by_output[o] < 0 && input_.has_output(o) &&
         row.outputs[o].is_partial()) {
-      left += c10::multiply_integers(question_.output_sizes[o]);
+      left += c10::multiply_integers(input_.output_sizes[o]);
     }
   }
   return left > taken;
 }
 
-bool PricedRows::any_grows(const Pick& pick) const {
+bool PricedRows::any_grows(const Candidate& candidate) const {
   for (size_t m = 0; m < ndim(); ++m) {
-    if (grows(row(pick[m]), m)) {
+    if (grows(row(candidate[m]), m)) {
       return true;
     }
   }
@@ -242,48 +242,50 @@ bool PricedRows::keeps_written(const Row& row, size_t mesh_dim) const {
     return true;
   }
   for (size_t i = 0; i < row.inputs.size(); ++i) {
-    const SpecPtr& spec = question_.inputs[i];
-    if (question_.written[i] && spec != nullptr &&
+    const SpecPtr& spec = input_.inputs[i];
+    if (input_.written[i] && spec != nullptr &&
         !writes_in_place(spec->placements[mesh_dim], row.inputs[i])) {
       return false;
     }
   }
   for (size_t o = 0; o < row.outputs.size(); ++o) {
-    const int64_t written = question_.written_by_output[o];
-    if (written >= 0 && question_.inputs[written] != nullptr &&
+    const int64_t written = input_.written_by_output[o];
+    if (written >= 0 && input_.inputs[written] != nullptr &&
         !writes_in_place(
-            question_.inputs[written]->placements[mesh_dim], row.outputs[o])) {
+            input_.inputs[written]->placements[mesh_dim], row.outputs[o])) {
       return false;
     }
   }
   return true;
 }
 
-// Whether the dimensions that a row cuts are cut as evenly as it needs, by all
-// mesh dimensions together.
-bool PricedRows::shards_suffice(const Pick& pick) const {
+// Whether the dimensions that a row shards are split as evenly as it needs, by
+// all mesh dimensions together.
+bool PricedRows::shards_suffice(const Candidate& candidate) const {
   for (size_t m = 0; m < ndim(); ++m) {
-    const Row& own = row(pick[m]);
+    const Row& own = row(candidate[m]);
     if (own.needs == Needs::Nothing || shape_[m] == 1) {
       continue;
     }
-    const auto enough =
-        [&](const Placement& cut, SizesRef sizes, const Placements& all) {
-          return !cut.is_shard() ||
-                 suffices(
-                     evenness(sizes[cut.dim()], cut.dim(), question_.mesh, all),
-                     own.needs);
-        };
+    const auto enough = [&](const Placement& shard,
+                            SizesRef sizes,
+                            const Placements& all) {
+      return !shard.is_shard() ||
+             suffices(
+                 evenness(sizes[shard.dim()], shard.dim(), input_.mesh, all),
+                 own.needs);
+    };
     for (size_t i = 0; i < own.inputs.size(); ++i) {
-      const SpecPtr& spec = question_.inputs[i];
+      const SpecPtr& spec = input_.inputs[i];
       if (spec != nullptr &&
-          !enough(own.inputs[i], spec->sizes, input(pick, i))) {
+          !enough(own.inputs[i], spec->sizes, input(candidate, i))) {
         return false;
       }
     }
     for (size_t o = 0; o < own.outputs.size(); ++o) {
-      if (question_.has_output(o) &&
-          !enough(own.outputs[o], question_.output_sizes[o], output(pick, o))) {
+      if (input_.has_output(o) &&
+          !enough(
+              own.outputs[o], input_.output_sizes[o], output(candidate, o))) {
         return false;
       }
     }
@@ -291,22 +293,19 @@ bool PricedRows::shards_suffice(const Pick& pick) const {
   return true;
 }
 
-double PricedRows::pending_price(const Pick& pick) const {
+double PricedRows::pending_price(const Candidate& candidate) const {
   double cost = 0;
-  for (size_t o = 0; o < question_.output_sizes.size(); ++o) {
-    if (question_.written_by_output[o] >= 0 || !question_.has_output(o)) {
+  for (size_t o = 0; o < input_.output_sizes.size(); ++o) {
+    if (input_.written_by_output[o] >= 0 || !input_.has_output(o)) {
       continue;  // pending as it was, or not there
     }
-    const Placements placements = output(pick, o);
+    const Placements placements = output(candidate, o);
     for (size_t m = 0; m < ndim(); ++m) {
       if (placements[m].is_partial()) {
         cost += step_cost(
             Step::Kind::ReduceScatter,
             largest_shard_bytes(
-                question_.mesh,
-                question_.output_sizes[o],
-                element_size_,
-                placements),
+                input_.mesh, input_.output_sizes[o], element_size_, placements),
             shape_[m]);
       }
     }

@@ -1,4 +1,4 @@
-// What it costs to pick a row of a rule on each mesh dimension.
+// What it costs to choose a row of a rule on each mesh dimension.
 #pragma once
 
 #include <c10/util/SmallVector.h>
@@ -10,16 +10,16 @@
 namespace tessera::detail {
 
 // The row picked on each mesh dimension, by its number.
-using Pick = c10::SmallVector<uint32_t, 4>;
+using Candidate = c10::SmallVector<uint32_t, 4>;
 
 struct Price {
-  // Why the pick does not hold; nullptr if it does.
+  // Why the candidate does not hold; nullptr if it does.
   const char* refusal = nullptr;
   // Of redistributing the inputs, in microseconds.
   double cost = 0;
   // What the search minimises: the cost and, unless it is 0 and no row of the
-  // pick grows, the price of the reductions that the pick leaves pending, so
-  // that none is made or made larger for nothing.
+  // candidate grows, the price of the reductions that the candidate leaves
+  // pending, so that none is made or made larger for nothing.
   double total = 0;
 };
 
@@ -28,7 +28,7 @@ class PricedRows {
  public:
   // Throws c10::ValueError if a row does not have one placement for each tensor
   // argument and each result.
-  PricedRows(const Question& question, const Rows& rows);
+  PricedRows(const PropagationInput& input, const Rows& rows);
 
   // The rule's rows, then the one that replicates everything.
   size_t row_count() const { return rows_.size() + 1; }
@@ -40,23 +40,23 @@ class PricedRows {
   // nullptr if it can.
   const char* refusal(const Row& row, size_t mesh_dim) const;
 
-  // The price of a pick of rows that are not refused. A search that has one for
-  // `bound` already may be answered with an infinite total as soon as this one
-  // is not below it.
+  // The price of a candidate of rows that are not refused. A search that has
+  // one for `bound` already may be answered with an infinite total as soon as
+  // this one is not below it.
   Price price(
-      const Pick& pick,
+      const Candidate& candidate,
       double bound = std::numeric_limits<double>::infinity()) const;
 
-  // Where the pick wants a tensor argument, and where it leaves a result.
-  Placements input(const Pick& pick, size_t index) const;
-  Placements output(const Pick& pick, size_t index) const;
+  // Where the candidate wants a tensor argument, and where it leaves a result.
+  Placements input(const Candidate& candidate, size_t index) const;
+  Placements output(const Candidate& candidate, size_t index) const;
 
   // Whether the row takes the inputs as they lie on the mesh dimension.
   bool exact(const Row& row, size_t mesh_dim) const;
   // Whether the row takes an input whose reduction is pending on the mesh
   // dimension and leaves more elements to be reduced than came in.
   bool grows(const Row& row, size_t mesh_dim) const;
-  // What the row costs there while the other mesh dimensions lie as they do;
+  // What the row costs there while the other mesh dimensions stay as they are;
   // infinite where it cannot be had so.
   double price_alone(const Row& row, size_t mesh_dim) const;
 
@@ -65,11 +65,11 @@ class PricedRows {
  private:
   bool fits(const Row& row) const;
   bool keeps_written(const Row& row, size_t mesh_dim) const;
-  bool shards_suffice(const Pick& pick) const;
-  bool any_grows(const Pick& pick) const;
-  double pending_price(const Pick& pick) const;
+  bool shards_suffice(const Candidate& candidate) const;
+  bool any_grows(const Candidate& candidate) const;
+  double pending_price(const Candidate& candidate) const;
 
-  const Question& question_;
+  const PropagationInput& input_;
   const Rows& rows_;
   Row replicate_;
   c10::ArrayRef<int64_t> shape_;  // of the mesh

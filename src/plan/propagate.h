@@ -10,7 +10,7 @@
 namespace tessera::detail {
 
 // What the chooser is asked.
-struct Question {
+struct PropagationInput {
   const OpCall& call;
   const DeviceMesh& mesh;
   // The spec of each tensor argument; nullptr for undefined ones.
@@ -32,7 +32,7 @@ struct Question {
   }
 };
 
-struct Choice {
+struct PropagationResult {
   std::vector<Placements> inputs;   // one a tensor argument
   std::vector<Placements> outputs;  // one a return
   double cost = 0;                  // of redistributing the inputs
@@ -44,9 +44,10 @@ struct Choice {
 // larger: then reducing first is weighed against it. Of equals the first.
 // Throws c10::NotImplementedError if none is valid (an in-place op that cannot
 // keep its layout).
-Choice choose(const Question& question, const Rows& rows);
+PropagationResult choose(const PropagationInput& input, const Rows& rows);
 
 // The text of the same search: each row, its price, the choice.
-std::string explain_choice(const Question& question, const Rows& rows);
+std::string explain_propagation(
+    const PropagationInput& input, const Rows& rows);
 
 }  // namespace tessera::detail

@@ -40,11 +40,11 @@ struct RedistributePlan {
 
 // The cheapest steps from one layout of a tensor to another. Every intermediate
 // layout keeps the nesting order of shards: a mesh dimension starts or stops to
-// cut a tensor dimension only while no later mesh dimension cuts it. Where one
-// step does, the plan is that step. A mesh dimension that lies alike before and
-// after is left alone, unless it has to make way for an earlier one. Pending
-// reductions are carried out in the order of the mesh dimensions, so that their
-// rounding does not depend on the layout that is asked for.
+// shard a tensor dimension only while no later mesh dimension shards it. Where
+// one step does, the plan is that step. A mesh dimension that is the same
+// before and after is left as it is, unless it has to make way for an earlier
+// one. Pending reductions are carried out in the order of the mesh dimensions,
+// so that their rounding does not depend on the layout that is asked for.
 //
 // What holds the same data is renamed without a step: any placement on a mesh
 // dimension of size 1, and a MaskPartial, which is a sum with many zeros, as

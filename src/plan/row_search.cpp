@@ -28,12 +28,12 @@ bool advance(Odometer& odometer, const CandidateRows& lists) {
   return false;
 }
 
-Pick read(const Odometer& odometer, const CandidateRows& lists) {
-  Pick pick;
+Candidate read(const Odometer& odometer, const CandidateRows& lists) {
+  Candidate candidate;
   for (size_t m = 0; m < odometer.size(); ++m) {
-    pick.push_back(lists[m][odometer[m]]);
+    candidate.push_back(lists[m][odometer[m]]);
   }
-  return pick;
+  return candidate;
 }
 
 // The rows that may be picked on a mesh dimension; of those, where `exact_only`
@@ -53,7 +53,7 @@ Numbers rows_for(const PricedRows& rows, size_t mesh_dim, bool exact_only) {
 }
 
 // Leaves a mesh dimension the `kept` rows that cost least there while the
-// others lie as they do. The all-replicate row stays among them: it holds
+// others stay as they are. The all-replicate row stays among them: it holds
 // whatever the others are.
 void shorten(
     const PricedRows& rows, Numbers& numbers, size_t mesh_dim, size_t kept) {
@@ -77,7 +77,8 @@ void shorten(
   }
 }
 
-std::optional<Pick> cheapest(const PricedRows& rows, CandidateRows candidates) {
+std::optional<Candidate> cheapest(
+    const PricedRows& rows, CandidateRows candidates) {
   size_t combinations = 1;
   for (const Numbers& numbers : candidates) {
     combinations =
@@ -94,15 +95,15 @@ std::optional<Pick> cheapest(const PricedRows& rows, CandidateRows candidates) {
       shorten(rows, candidates[m], m, std::max<size_t>(2, kept));
     }
   }
-  std::optional<Pick> best;
+  std::optional<Candidate> best;
   double bound = std::numeric_limits<double>::infinity();
   Odometer odometer(rows.ndim(), 0);
   do {
-    Pick pick = read(odometer, candidates);
-    const Price found = rows.price(pick, bound);
+    Candidate candidate = read(odometer, candidates);
+    const Price found = rows.price(candidate, bound);
     if (found.refusal == nullptr && found.total < bound) {
       bound = found.total;
-      best = std::move(pick);
+      best = std::move(candidate);
     }
   } while (bound > 0 && advance(odometer, candidates));
   return best;
@@ -110,7 +111,7 @@ std::optional<Pick> cheapest(const PricedRows& rows, CandidateRows candidates) {
 
 }  // namespace
 
-std::optional<Pick> cheapest_pick(const PricedRows& rows) {
+std::optional<Candidate> cheapest_candidate(const PricedRows& rows) {
   CandidateRows candidates(rows.ndim());
   bool restricted = false;
   for (size_t m = 0; m < rows.ndim(); ++m) {
@@ -120,14 +121,14 @@ std::optional<Pick> cheapest_pick(const PricedRows& rows) {
       candidates[m] = rows_for(rows, m, false);
     }
   }
-  std::optional<Pick> pick = cheapest(rows, candidates);
-  if (!pick && restricted) {
+  std::optional<Candidate> candidate = cheapest(rows, candidates);
+  if (!candidate && restricted) {
     for (size_t m = 0; m < rows.ndim(); ++m) {
       candidates[m] = rows_for(rows, m, false);
     }
-    pick = cheapest(rows, candidates);
+    candidate = cheapest(rows, candidates);
   }
-  return pick;
+  return candidate;
 }
 
 }  // namespace tessera::detail

@@ -24,8 +24,8 @@ void add_once(CandidatePlacements& candidates, const Placement& placement) {
   }
 }
 
-// Whether mesh dimension `m`, which lies alike first and last, cuts a tensor
-// dimension that an earlier mesh dimension starts or stops to cut.
+// Whether mesh dimension `m`, which is the same first and last, shards a tensor
+// dimension that an earlier mesh dimension starts or stops to shard.
 bool in_the_way(PlacementsRef from, PlacementsRef to, size_t m) {
   if (!from[m].is_shard()) {
     return false;

@@ -82,7 +82,7 @@ Rows like_rows(const OpCall& call) {
 }
 
 // new_zeros(self, size): laid out as `self` where it has its shape; otherwise
-// whole, and `self` may lie as it likes.
+// whole, and `self` may have any placement.
 Rows new_rows(const OpCall& call) {
   const TensorArg& self = call.tensor(0);
   if (call.integers("size") == self.sizes) {

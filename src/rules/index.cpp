@@ -102,21 +102,21 @@ Rows gather_rows(const OpCall& call) {
   return rows;
 }
 
-// gather_part_backward(grad, dim, index, self): of `self` the layout alone is
+// gather_part_backward(grad, dim, index, self): of `self` only the layout is
 // read.
 Rows gather_backward_rows(const OpCall& call) {
   const int64_t ndim = call.tensor(2).dim();
   const int64_t dim = call.dimension("dim", ndim);
   Rows rows = slicewise_rows(call, dim);
-  const bool cuts = ndim > 0 && call.tensor(1).dim() == ndim;
-  if (cuts) {
+  const bool same_rank = ndim > 0 && call.tensor(1).dim() == ndim;
+  if (same_rank) {
     rows.push_back({{R, R, S(dim)}, {S(dim)}});
   }
   for (const Placement& whole : whole_placements()) {
     if (whole.is_partial()) {
       rows.push_back({{R, R, whole}, {R}});
     }
-    if (cuts) {
+    if (same_rank) {
       rows.push_back({{S(dim), S(dim), whole}, {P(ReduceOp::Sum)}});
     }
     for (const ReduceOp op : kLinearReductions) {

@@ -76,7 +76,7 @@ struct Indexing {
 };
 
 // Where an operand lies if dimension `dim`, of `size`, of the `ndim` that it
-// broadcasts to is cut; nothing where it does not fit.
+// broadcasts to is sharded; nothing where it does not fit.
 std::optional<Placement> operand_placement(
     const TensorArg& operand, int64_t dim, int64_t ndim, int64_t size) {
   const int64_t own = dim - (ndim - operand.dim());
@@ -104,7 +104,7 @@ Row row_of(
 }
 
 // Cuts the indices of a row along dimension `dim` of what they broadcast to.
-Row with_cut_indices(const Indexing& indexing, int64_t dim, Row row) {
+Row with_sharded_indices(const Indexing& indexing, int64_t dim, Row row) {
   for (int64_t i = 0; i < indexing.listed; ++i) {
     if (indexing.at(i).defined) {
       row.inputs[1 + i] =
@@ -130,9 +130,9 @@ Rows index_rows(const OpCall& call) {
     }
   }
   for (int64_t d = 0; d < indexing.picked_dim(); ++d) {
-    const Placement cut = S(indexing.picked_begin() + d);
-    rows.push_back(
-        with_cut_indices(indexing, d, row_of(indexing, R, std::nullopt, cut)));
+    const Placement shard = S(indexing.picked_begin() + d);
+    rows.push_back(with_sharded_indices(
+        indexing, d, row_of(indexing, R, std::nullopt, shard)));
   }
   for (const ReduceOp op : kEveryReduction) {
     rows.push_back(row_of(indexing, P(op), std::nullopt, P(op)));
@@ -170,7 +170,7 @@ Rows index_put_rows(const OpCall& call) {
     const auto own = lie(indexing.picked_begin() + d, indexing.picked[d]);
     if (own.has_value()) {
       rows.push_back(
-          with_cut_indices(indexing, d, row_of(indexing, sum, own, sum)));
+          with_sharded_indices(indexing, d, row_of(indexing, sum, own, sum)));
     }
   }
   for (const ReduceOp op : kLinearReductions) {

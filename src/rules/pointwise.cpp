@@ -61,7 +61,7 @@ const Rule& pointwise_rule() {
 
 void add_pointwise_rules(RuleTable& table) {
   // ATen tags `equal` as pointwise, but it answers with one bool for all
-  // elements: replicated operands alone.
+  // elements: only for replicated operands.
   table.add(
       "aten::equal",
       rule_of(

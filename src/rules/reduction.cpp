@@ -129,7 +129,7 @@ Rows all_rows(const OpCall& call) {
   return reduces_nothing(call) ? Rows{} : reduction_rows(call, ReduceOp::Min);
 }
 
-// Results that are no reduction of the shards' results: kept dimensions alone.
+// Results that are no reduction of the shards' results: only kept dimensions.
 Rows kept_rows(const OpCall& call) { return reduction_rows(call, {}); }
 
 std::vector<Sizes> pair_sizes(const OpCall& call) {

@@ -27,8 +27,8 @@ inline constexpr std::array kEveryReduction = {
 // Linear ops leave these pending.
 inline constexpr std::array kLinearReductions = {ReduceOp::Sum, ReduceOp::Avg};
 
-// How a tensor may lie of which the op reads the size alone: whole on every
-// rank, be it the value or a term of it.
+// The placements of a tensor of which the op reads only the size: whole on
+// every rank, be it the value or a term of it.
 std::vector<Placement> whole_placements();
 
 using Reductions = c10::ArrayRef<ReduceOp>;
@@ -39,11 +39,11 @@ using SizesFunction = std::function<std::vector<Sizes>(const OpCall&)>;
 // them and are placed as the results are.
 size_t operand_count(const OpCall& call);
 
-// Completes rows that were written for the operands alone: each `out=` tensor
-// lies as its result does.
+// Completes rows that were written only for the operands: each `out=` tensor
+// has the placement of its result.
 Rows place_outs(const OpCall& call, Rows rows);
 
-// A rule whose rows are written for the operands alone.
+// A rule whose rows are written only for the operands.
 Rule rule_of(RowsFunction rows);
 // The same for ops that have no meta kernel.
 Rule rule_of(RowsFunction rows, SizesFunction output_sizes);

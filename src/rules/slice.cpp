@@ -1,5 +1,5 @@
-// Views that cut or drop a dimension, and their gradients: the other dimensions
-// may be sharded.
+// Views that shorten or drop a dimension, and their gradients: the other
+// dimensions may be sharded.
 #include <algorithm>
 #include <utility>
 

@@ -1,5 +1,5 @@
 // Views: ops that only give elements other indices, so that every pending
-// reduction stays pending. Those that cut a dimension are in slice.cpp.
+// reduction stays pending. Those that shorten a dimension are in slice.cpp.
 #include "rules/view.h"
 
 #include <functional>
@@ -13,7 +13,8 @@
 namespace tessera::detail {
 namespace {
 
-// view, _unsafe_view: the first dimension of a group carries the cut.
+// view, _unsafe_view: the first dimension of a group is the one that is
+// sharded.
 Rows reshape_rows(const OpCall& call) {
   const Sizes& from = call.tensor(0).sizes;
   const int64_t numel = std::accumulate(

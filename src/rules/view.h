@@ -15,7 +15,8 @@ Rows moved_rows(
     const OpCall& call,
     const std::function<std::optional<int64_t>(int64_t)>& moved);
 
-// Adds the rules of views that cut or drop a dimension, and their gradients.
+// Adds the rules of views that shorten or drop a dimension, and their
+// gradients.
 void add_slice_rules(RuleTable& table);
 
 }  // namespace tessera::detail

@@ -8,13 +8,13 @@
 #include <thread>
 #include <vector>
 
-#include "scoped_residence.h"
+#include "scoped_process_context.h"
 #include "tessera/spec.h"
 
 namespace tessera {
 namespace intern_threads_test {
 
-using detail::ScopedResidence;
+using detail::ScopedProcessContext;
 
 constexpr int kThreads = 4;
 
@@ -31,7 +31,7 @@ void on_threads(const std::function<void(int)>& body) {
 // Every thread makes and drops the same few specs, so that finds race with
 // last releases.
 TEST(InternThreads, MakeRacesWithRelease) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh mesh = init_device_mesh("cpu", {4});
   const size_t before = live_spec_count();
   std::atomic<int> wrong{0};
@@ -52,7 +52,7 @@ TEST(InternThreads, MakeRacesWithRelease) {
 
 // All threads make the same new spec at once, hold it, and compare.
 TEST(InternThreads, OneObjectForAll) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh mesh = init_device_mesh("cpu", {4});
   const size_t before = live_spec_count();
   std::vector<SpecPtr> made(kThreads);
@@ -75,7 +75,7 @@ TEST(InternThreads, OneObjectForAll) {
 }
 
 TEST(InternThreads, Meshes) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   std::atomic<int> wrong{0};
   on_threads([&](int) {
     for (int i = 0; i < 2'000; ++i) {

@@ -7,13 +7,13 @@
 #include <functional>
 #include <optional>
 
-#include "scoped_residence.h"
+#include "scoped_process_context.h"
 #include "thrown_message.h"
 
 namespace tessera {
 namespace mesh_test {
 
-using detail::ScopedResidence;
+using detail::ScopedProcessContext;
 using detail::thrown_message;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -25,7 +25,7 @@ const std::vector<std::string> kDpTp{"dp", "tp"};
 const std::vector<std::string> kAbc{"a", "b", "c"};
 
 TEST(DeviceMesh, Init) {
-  const ScopedResidence world(6);
+  const ScopedProcessContext world(6);
   const DeviceMesh mesh = init_device_mesh("cpu", {2, 3}, kDpTp);
   EXPECT_EQ(mesh.device_type(), "cpu");
   EXPECT_EQ(mesh.ndim(), 2);
@@ -43,7 +43,7 @@ TEST(DeviceMesh, Init) {
 }
 
 TEST(DeviceMesh, Text) {
-  const ScopedResidence world(32);
+  const ScopedProcessContext world(32);
   EXPECT_EQ(
       init_device_mesh("cpu", {2, 2}, kDpTp).str(),
       "DeviceMesh(cpu, 2x2, dp x tp, ranks [0, 1, 2, 3])");
@@ -59,7 +59,7 @@ TEST(DeviceMesh, Text) {
 }
 
 TEST(DeviceMesh, CoordinatesAndGroups) {
-  const ScopedResidence world(6);
+  const ScopedProcessContext world(6);
   const DeviceMesh mesh("cpu", {5, 4, 3, 2, 1, 0}, {2, 3});
   for (int64_t position = 0; position < 6; ++position) {
     EXPECT_EQ(mesh.coordinate(position, 0), position / 3);
@@ -77,7 +77,7 @@ TEST(DeviceMesh, CoordinatesAndGroups) {
 }
 
 TEST(DeviceMesh, Slices) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh mesh = init_device_mesh("cpu", {2, 2}, kDpTp);
   const DeviceMesh tp = mesh["tp"];
   EXPECT_EQ(tp.ndim(), 1);
@@ -104,7 +104,7 @@ TEST(DeviceMesh, Slices) {
 }
 
 TEST(DeviceMesh, SlicesOfSlices) {
-  const ScopedResidence world(12);
+  const ScopedProcessContext world(12);
   const DeviceMesh mesh = init_device_mesh("cpu", {2, 3, 2}, kAbc);
   const DeviceMesh ac = mesh.slice({"a", "c"});
   EXPECT_THAT(ac.shape(), ElementsAre(2, 2));
@@ -123,7 +123,7 @@ TEST(DeviceMesh, SlicesOfSlices) {
 }
 
 TEST(DeviceMesh, SliceErrors) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh named = init_device_mesh("cpu", {2, 2}, kDpTp);
   const DeviceMesh plain = init_device_mesh("cpu", {2, 2});
   EXPECT_THAT(
@@ -143,7 +143,7 @@ TEST(DeviceMesh, SliceErrors) {
 }
 
 TEST(DeviceMesh, EqualByValue) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh mesh = init_device_mesh("cpu", {2, 2}, kDpTp);
   EXPECT_EQ(mesh, DeviceMesh("cpu", {0, 1, 2, 3}, {2, 2}, kDpTp));
   EXPECT_EQ(mesh.hash(), DeviceMesh("cpu", {0, 1, 2, 3}, {2, 2}, kDpTp).hash());
@@ -159,12 +159,12 @@ TEST(DeviceMesh, EqualByValue) {
     EXPECT_FALSE(mesh == other) << other;
     EXPECT_NE(mesh.hash(), other.hash()) << other;
   }
-  const ScopedResidence another_world(4);
+  const ScopedProcessContext another_world(4);
   EXPECT_FALSE(mesh == init_device_mesh("cpu", {2, 2}, kDpTp));
 }
 
 TEST(DeviceMesh, SubsetOfTheWorld) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh mesh("cpu", {3, 1});
   EXPECT_EQ(mesh.position_of(3), 0);
   EXPECT_EQ(mesh.position_of(1), 1);
@@ -178,7 +178,7 @@ TEST(DeviceMesh, SubsetOfTheWorld) {
 }
 
 TEST(DeviceMesh, OverProcesses) {
-  const ScopedResidence world(6, /*rank=*/4);
+  const ScopedProcessContext world(6, /*rank=*/4);
   const DeviceMesh mesh = init_device_mesh("cpu", {2, 3}, kDpTp);
   EXPECT_FALSE(mesh.simulated());
   EXPECT_THAT(mesh.local_positions(), ElementsAre(4));
@@ -199,14 +199,14 @@ TEST(DeviceMesh, OverProcesses) {
 
 TEST(DeviceMesh, CoordinateOfASimulatedWorld) {
   {
-    const ScopedResidence world(4);
+    const ScopedProcessContext world(4);
     const DeviceMesh mesh = init_device_mesh("cpu", {4});
     EXPECT_THAT(
         thrown_message<c10::Error>([&] { mesh.get_coordinate(); }),
         AllOf(HasSubstr("all 4 ranks"), HasSubstr("coordinate(position")));
     EXPECT_THROW(mesh.get_local_rank(), c10::Error);
   }
-  const ScopedResidence alone(1);
+  const ScopedProcessContext alone(1);
   const DeviceMesh mesh = init_device_mesh("cpu", {1, 1});
   EXPECT_THAT(mesh.get_coordinate().value(), ElementsAre(0, 0));
   EXPECT_EQ(mesh.get_local_rank(1), 0);
@@ -217,7 +217,7 @@ TEST(DeviceMesh, Refuses) {
       thrown_message<c10::Error>([] { init_device_mesh("cpu", {4}); }),
       AllOf(
           StartsWith("[init_device_mesh] "), HasSubstr("World::simulate(4)")));
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const std::vector<std::string> same_names{"x", "x"};
   const std::vector<std::string> one_name{"x"};
   const std::vector<std::string> empty_name{"x", ""};
@@ -254,7 +254,7 @@ TEST(DeviceMesh, Refuses) {
 TEST(DeviceMesh, OutlivesItsWorld) {
   std::optional<DeviceMesh> mesh;
   {
-    const ScopedResidence world(4);
+    const ScopedProcessContext world(4);
     mesh = init_device_mesh("cpu", {4}, {"x"});
   }
   EXPECT_EQ(mesh->size(), 4);

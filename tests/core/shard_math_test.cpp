@@ -11,12 +11,12 @@
 #include <algorithm>
 #include <set>
 
-#include "scoped_residence.h"
+#include "scoped_process_context.h"
 
 namespace tessera {
 namespace shard_math_test {
 
-using detail::ScopedResidence;
+using detail::ScopedProcessContext;
 using ::testing::ElementsAre;
 
 TEST(Chunk, AsTorchChunk) {
@@ -80,7 +80,7 @@ std::vector<int64_t> sizes_at_all(
 }
 
 TEST(LocalRange, Nested) {
-  const ScopedResidence world(6);
+  const ScopedProcessContext world(6);
   const DeviceMesh mesh = init_device_mesh("cpu", {2, 3});
   const Placements both = parse_placements("[S(0), S(0)]");
   // 10 = 5 + 5, and 5 = 2 + 2 + 1; 3 = 2 + 1, 2 = 1 + 1 + 0, 1 = 1 + 0 + 0.
@@ -100,7 +100,7 @@ TEST(LocalRange, Nested) {
 
 // Whatever the cut, the ranges follow each other and cover the dimension.
 TEST(LocalRange, CoversInOrder) {
-  const ScopedResidence world(12);
+  const ScopedProcessContext world(12);
   const DeviceMesh mesh = init_device_mesh("cpu", {2, 3, 2});
   const Placements all = parse_placements("[S(0), S(0), S(0)]");
   for (int64_t n = 0; n <= 40; ++n) {
@@ -115,7 +115,7 @@ TEST(LocalRange, CoversInOrder) {
 }
 
 TEST(LocalRange, Slice) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const std::vector<std::string> names{"dp", "tp"};
   const DeviceMesh mesh = init_device_mesh("cpu", {2, 2}, names);
   EXPECT_THAT(sizes_at_all(5, mesh["tp"], {Shard(0)}), ElementsAre(3, 2, 3, 2));
@@ -123,7 +123,7 @@ TEST(LocalRange, Slice) {
 }
 
 TEST(LocalShape, AgreesWithRanges) {
-  const ScopedResidence world(6);
+  const ScopedProcessContext world(6);
   const DeviceMesh mesh = init_device_mesh("cpu", {2, 3});
   for (const char* text :
        {"[R, R]",
@@ -198,7 +198,7 @@ TEST(LocalStrides, Dense) {
 }
 
 TEST(Evenness, Table) {
-  const ScopedResidence world(6);
+  const ScopedProcessContext world(6);
   const DeviceMesh mesh = init_device_mesh("cpu", {2, 3});
   const struct {
     int64_t n;
@@ -229,7 +229,7 @@ TEST(Evenness, Table) {
 }
 
 TEST(Evenness, AgreesWithTheParts) {
-  const ScopedResidence world(60);
+  const ScopedProcessContext world(60);
   const Placements all = parse_placements("[S(0), S(0), S(0)]");
   for (const auto& shape :
        {Sizes{2, 3, 2}, Sizes{3, 4, 5}, Sizes{4, 3, 3}, Sizes{1, 5, 1}}) {

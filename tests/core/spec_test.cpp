@@ -6,13 +6,13 @@
 
 #include <unordered_set>
 
-#include "scoped_residence.h"
+#include "scoped_process_context.h"
 #include "thrown_message.h"
 
 namespace tessera {
 namespace spec_test {
 
-using detail::ScopedResidence;
+using detail::ScopedProcessContext;
 using detail::thrown_message;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 TEST(Spec, Interned) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh mesh = init_device_mesh("cpu", {4});
   const DeviceMesh pairs = init_device_mesh("cpu", {2, 2});
   const SpecPtr spec = Spec::make(mesh, {Shard(0)}, {8, 4}, at::kFloat);
@@ -51,7 +51,7 @@ TEST(Spec, Interned) {
 }
 
 TEST(Spec, HashSpreads) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh mesh = init_device_mesh("cpu", {4});
   std::unordered_set<size_t> hashes;
   std::unordered_set<size_t> low_bits;
@@ -69,7 +69,7 @@ TEST(Spec, HashSpreads) {
 }
 
 TEST(Spec, Text) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh mesh = init_device_mesh("cpu", {4});
   EXPECT_EQ(
       Spec::make(mesh, {Shard(0)}, {8, 4}, at::kFloat)->str(),
@@ -84,7 +84,7 @@ TEST(Spec, Text) {
 }
 
 TEST(Spec, With) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh mesh = init_device_mesh("cpu", {4});
   const SpecPtr spec = Spec::make(mesh, {Shard(0)}, {8, 4}, {1, 8}, at::kFloat);
   EXPECT_EQ(spec->with({Shard(0)}), spec);
@@ -98,7 +98,7 @@ TEST(Spec, With) {
 }
 
 TEST(Spec, GoesWithItsLastUser) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh mesh = init_device_mesh("cpu", {4});
   const size_t before = live_spec_count();
   {
@@ -115,7 +115,7 @@ TEST(Spec, GoesWithItsLastUser) {
 }
 
 TEST(Spec, Refuses) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh mesh = init_device_mesh("cpu", {4});
   const size_t before = live_spec_count();
   EXPECT_THAT(
@@ -141,7 +141,7 @@ TEST(ContiguousStrides, AsATen) {
 }
 
 TEST(NormalizePlacements, Accepts) {
-  const ScopedResidence world(8);
+  const ScopedProcessContext world(8);
   const DeviceMesh mesh = init_device_mesh("cpu", {2, 2, 2});
   const struct {
     const char* given;
@@ -169,7 +169,7 @@ TEST(NormalizePlacements, Accepts) {
 }
 
 TEST(NormalizePlacements, Refuses) {
-  const ScopedResidence world(8);
+  const ScopedProcessContext world(8);
   const DeviceMesh mesh = init_device_mesh("cpu", {2, 2, 2});
   const auto message = [&](Placements placements, int64_t ndim) {
     return thrown_message<c10::ValueError>(

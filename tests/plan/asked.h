@@ -1,4 +1,4 @@
-// A question to the chooser, built step by step: Asked("aten::mm", "", {4})
+// A input to the chooser, built step by step: Asked("aten::mm", "", {4})
 // .in({8, 4}, "[S(0)]").in({4, 2}, "[R]").out({8, 2}).ask(rows) gives
 // "[S(0)], [R] -> [S(0)]".
 #pragma once
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "plan/propagate.h"
-#include "tests/core/scoped_residence.h"
+#include "tests/core/scoped_process_context.h"
 
 namespace tessera::detail {
 
@@ -64,14 +64,14 @@ class Asked {
 
   // "inputs -> outputs", as chosen.
   std::string ask(const Rows& rows) {
-    with_question(
-        [&](const Question& question) { choice_ = choose(question, rows); });
+    with_input(
+        [&](const PropagationInput& input) { choice_ = choose(input, rows); });
     return text(choice_.inputs) + " -> " + text(choice_.outputs);
   }
   std::string explain(const Rows& rows) {
     std::string explained;
-    with_question([&](const Question& question) {
-      explained = explain_choice(question, rows);
+    with_input([&](const PropagationInput& input) {
+      explained = explain_propagation(input, rows);
     });
     return explained;
   }
@@ -80,9 +80,9 @@ class Asked {
   const SpecPtr& spec(size_t index) const { return inputs_[index]; }
   const DeviceMesh& mesh() const { return mesh_; }
 
-  // Calls `use` with the question as it stands.
+  // Calls `use` with the input as it stands.
   template <typename Use>
-  void with_question(Use&& use) const {
+  void with_input(Use&& use) const {
     std::vector<TensorArg> tensors;
     for (const SpecPtr& spec : inputs_) {
       TensorArg tensor;
@@ -92,7 +92,7 @@ class Asked {
       tensors.push_back(std::move(tensor));
     }
     const OpCall call(schema_, arguments_, std::move(tensors));
-    use(Question{
+    use(PropagationInput{
         call, mesh_, inputs_, output_sizes_, written_by_output_, written_});
   }
 
@@ -120,7 +120,7 @@ class Asked {
     return text;
   }
 
-  ScopedResidence world_;
+  ScopedProcessContext world_;
   DeviceMesh mesh_;
   const c10::FunctionSchema& schema_;
   std::vector<c10::IValue> arguments_;
@@ -128,7 +128,7 @@ class Asked {
   std::vector<Sizes> output_sizes_;
   std::vector<int64_t> written_by_output_;
   c10::SmallVector<bool, 4> written_;
-  Choice choice_;
+  PropagationResult choice_;
 };
 
 }  // namespace tessera::detail

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "plan/redistribute_plan.h"
-#include "tests/core/scoped_residence.h"
+#include "tests/core/scoped_process_context.h"
 #include "tests/core/thrown_message.h"
 #include "tests/plan/asked.h"
 

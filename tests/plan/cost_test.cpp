@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/core/scoped_residence.h"
+#include "tests/core/scoped_process_context.h"
 
 namespace tessera::detail {
 namespace cost_test {
@@ -42,7 +42,7 @@ TEST(StepCost, Order) {
 }
 
 TEST(LargestShardBytes, CeilOfEachCut) {
-  const ScopedResidence world(6);
+  const ScopedProcessContext world(6);
   const DeviceMesh mesh = init_device_mesh("cpu", {2, 3});
   const auto bytes = [&](const char* placements) {
     return largest_shard_bytes(mesh, {7, 5}, 4, parse_placements(placements));

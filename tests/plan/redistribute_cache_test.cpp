@@ -4,13 +4,13 @@
 #include <vector>
 
 #include "plan/redistribute_plan.h"
-#include "tests/core/scoped_residence.h"
+#include "tests/core/scoped_process_context.h"
 
 namespace tessera::detail {
 namespace redistribute_cache_test {
 
 TEST(CachedRedistribution, PlannedOnce) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh mesh = init_device_mesh("cpu", {2, 2});
   const Placements from{Shard(0), Replicate()};
   const Placements to{Shard(1), Shard(0)};
@@ -33,7 +33,7 @@ TEST(CachedRedistribution, PlannedOnce) {
 }
 
 TEST(CachedRedistribution, CostAlone) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   for (const std::vector<int64_t>& shape :
        {std::vector<int64_t>{4}, std::vector<int64_t>{2, 2}}) {
     const DeviceMesh mesh = init_device_mesh("cpu", shape);
@@ -66,7 +66,7 @@ TEST(CachedRedistribution, CostAlone) {
 }
 
 TEST(CachedRedistribution, Bounded) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh mesh = init_device_mesh("cpu", {4});
   const Placements from{Shard(0)};
   const Placements to{Replicate()};
@@ -87,7 +87,7 @@ TEST(CachedRedistribution, Bounded) {
 }
 
 TEST(CachedRedistribution, ManyThreads) {
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh mesh = init_device_mesh("cpu", {2, 2});
   const Placements from{Shard(0), Shard(0)};
   const Placements to{Replicate(), Shard(1)};

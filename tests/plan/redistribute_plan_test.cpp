@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tests/core/scoped_residence.h"
+#include "tests/core/scoped_process_context.h"
 #include "tests/core/thrown_message.h"
 
 namespace tessera::detail {
@@ -39,7 +39,7 @@ RedistributePlan plan_of(
   for (const int64_t n : mesh_shape) {
     ranks *= n;
   }
-  const ScopedResidence world(ranks);
+  const ScopedProcessContext world(ranks);
   const DeviceMesh mesh = init_device_mesh("cpu", mesh_shape);
   const Placements from = placements_from(std::string(text.substr(0, arrow)));
   const Placements to = placements_from(std::string(text.substr(arrow + 2)));
@@ -134,7 +134,7 @@ TEST(RedistributePlan, OnlyALookupMakesAMaskPartial) {
         << message;
     EXPECT_NE(message.find("MaskP"), std::string::npos) << message;
   }
-  const ScopedResidence world(4);
+  const ScopedProcessContext world(4);
   const DeviceMesh mesh = init_device_mesh("cpu", {4});
   EXPECT_THROW(
       plan_redistribution(

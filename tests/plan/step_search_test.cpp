@@ -12,7 +12,7 @@
 
 #include "plan/cost.h"
 #include "tessera/shard_math.h"
-#include "tests/core/scoped_residence.h"
+#include "tests/core/scoped_process_context.h"
 
 namespace tessera::detail {
 namespace step_search_test {
@@ -225,7 +225,7 @@ void check_random(const Shape& shape, const Shape& sizes, int count) {
   for (const int64_t n : shape) {
     ranks *= n;
   }
-  const ScopedResidence world(ranks);
+  const ScopedProcessContext world(ranks);
   const DeviceMesh mesh = init_device_mesh("cpu", shape);
   std::mt19937 random(7);
   const auto placements = [&] {

@@ -11,7 +11,7 @@
 
 namespace tessera::detail {
 
-// How reductions are cut up.
+// How reductions are split into blocks.
 struct ReduceSizes {
   // An all_reduce of at most this many bytes sends everything to everyone: one
   // trip instead of two.

@@ -12,14 +12,14 @@
 #include <string>
 #include <vector>
 
-#include "comm/checked_collectives.h"
+#include "comm/collectives.h"
 #include "comm/process/environment.h"
 #include "comm/process/flat_reduce.h"
 #include "comm/process/group.h"
 
 namespace tessera::detail {
 
-class ProcessCollectives final : public CheckedCollectives {
+class ProcessCollectives final : public Collectives {
  public:
   struct Options {
     ReduceSizes reduce_sizes;

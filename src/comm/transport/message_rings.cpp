@@ -16,29 +16,28 @@ namespace tessera::detail {
 namespace {
 
 constexpr uint32_t kEntries = 128;
-constexpr size_t kLine = 64;
 constexpr size_t kErrorBytes = 1024;
 
 }  // namespace
 
 struct MessageRings::Head {
-  alignas(kLine) std::atomic<uint32_t> state;
+  alignas(kCacheLine) std::atomic<uint32_t> state;
   std::atomic<uint32_t> alerted;
   std::array<char, kErrorBytes> error;
   // Of the owner: what it waits for, and how often it was woken.
-  alignas(kLine) std::atomic<uint32_t> sleeps;
+  alignas(kCacheLine) std::atomic<uint32_t> sleeps;
   std::atomic<uint32_t> woken;
 };
 
 struct MessageRings::Ring {
-  alignas(kLine) std::atomic<uint32_t> sent;  // how many so far
+  alignas(kCacheLine) std::atomic<uint32_t> sent;  // how many so far
   std::atomic<uint32_t> revoked;
-  alignas(kLine) std::atomic<uint32_t> taken;
-  alignas(kLine) RingEntry entries[kEntries];
+  alignas(kCacheLine) std::atomic<uint32_t> taken;
+  alignas(kCacheLine) RingEntry entries[kEntries];
 };
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
-static_assert(sizeof(RingEntry) == kLine);
+static_assert(sizeof(RingEntry) == kCacheLine);
 
 std::unique_ptr<MessageRings> MessageRings::create(int64_t ranks) {
   auto range = SharedRange::create(

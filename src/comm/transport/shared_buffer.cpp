@@ -19,7 +19,6 @@ namespace tessera::detail {
 
 namespace {
 
-constexpr size_t kLine = 64;
 constexpr size_t kDefaultMegabytes = 64;
 // Pieces of this size keep the copies of both sides busy at once.
 constexpr size_t kMostPieceBytes = size_t{1} << 20;
@@ -29,9 +28,11 @@ struct PieceHead {
   std::atomic<int32_t> readers;  // that have not released it yet
 };
 static_assert(std::atomic<int32_t>::is_always_lock_free);
-constexpr size_t kHeadBytes = kLine;
+constexpr size_t kHeadBytes = kCacheLine;
 
-size_t whole_lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+size_t whole_lines(size_t bytes) {
+  return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+}
 
 PieceHead& head_at(const SharedRange& range, size_t place) {
   return *reinterpret_cast<PieceHead*>(range.data() + place);
@@ -85,8 +86,8 @@ std::shared_ptr<SharedBuffer> SharedBuffer::of_this_process() {
 
 SharedBuffer::SharedBuffer(std::unique_ptr<SharedRange> range)
     : range_(std::move(range)),
-      piece_bytes_(
-          std::min(kMostPieceBytes, range_->bytes() / 8 / kLine * kLine)) {}
+      piece_bytes_(std::min(
+          kMostPieceBytes, range_->bytes() / 8 / kCacheLine * kCacheLine)) {}
 
 // The lowest gap that fits: memory that was used last is still in the caches.
 // Pieces that nobody reads any more are met, and dropped, on the way.

@@ -8,6 +8,9 @@
 
 namespace tessera::detail {
 
+// What one rank writes often stands in a line of its own.
+constexpr size_t kCacheLine = 64;
+
 class SharedRange {
  public:
   // The first bytes of a range are not for use.

@@ -7,7 +7,7 @@
 
 namespace tessera::detail {
 
-struct Residence {
+struct ProcessContext {
   uint64_t world_id;
   int64_t world_size;
   // This process's rank; -1 where all ranks live here.
@@ -16,7 +16,7 @@ struct Residence {
   bool simulated() const { return rank < 0; }
 };
 
-std::optional<Residence> current_residence();
-void set_current_residence(std::optional<Residence> residence);
+std::optional<ProcessContext> current_process_context();
+void set_current_process_context(std::optional<ProcessContext> process_context);
 
 }  // namespace tessera::detail

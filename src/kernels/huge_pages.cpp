@@ -1,4 +1,4 @@
-#include "kernels/large_pages.h"
+#include "kernels/huge_pages.h"
 
 #include <ATen/ops/empty.h>
 #include <sys/mman.h>
@@ -10,12 +10,12 @@ namespace tessera::detail {
 
 namespace {
 
-// Two large pages: less has none for certain, wherever it begins.
+// Two huge pages: less has none for certain, wherever it begins.
 constexpr uintptr_t kLeast = uintptr_t{4} << 20;
 
 }  // namespace
 
-bool prefer_large_pages(const at::Tensor& tensor) {
+bool prefer_huge_pages(const at::Tensor& tensor) {
 #ifdef MADV_HUGEPAGE
   if (!tensor.is_cpu() || !tensor.has_storage()) {
     return false;
@@ -36,9 +36,9 @@ bool prefer_large_pages(const at::Tensor& tensor) {
 #endif
 }
 
-at::Tensor copy_on_large_pages(const at::Tensor& tensor) {
+at::Tensor copy_on_huge_pages(const at::Tensor& tensor) {
   at::Tensor copy = at::empty(tensor.sizes(), tensor.options());
-  prefer_large_pages(copy);
+  prefer_huge_pages(copy);
   return copy.copy_(tensor);
 }
 

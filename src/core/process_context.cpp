@@ -1,4 +1,4 @@
-#include "core/residence.h"
+#include "core/process_context.h"
 
 #include <mutex>
 
@@ -9,7 +9,7 @@ namespace {
 // of the autograd engine included.
 struct Current {
   std::mutex mutex;
-  std::optional<Residence> residence;
+  std::optional<ProcessContext> process_context;
 };
 
 Current& current() {
@@ -20,16 +20,17 @@ Current& current() {
 
 }  // namespace
 
-std::optional<Residence> current_residence() {
+std::optional<ProcessContext> current_process_context() {
   Current& state = current();
   const std::lock_guard lock(state.mutex);
-  return state.residence;
+  return state.process_context;
 }
 
-void set_current_residence(std::optional<Residence> residence) {
+void set_current_process_context(
+    std::optional<ProcessContext> process_context) {
   Current& state = current();
   const std::lock_guard lock(state.mutex);
-  state.residence = residence;
+  state.process_context = process_context;
 }
 
 }  // namespace tessera::detail

@@ -1,4 +1,4 @@
-#include "comm/checked_collectives.h"
+#include "comm/collectives.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/Exception.h>
@@ -42,7 +42,7 @@ Shards meta_results(MeshDim at, ShardsRef in, Make make) {
 
 }  // namespace
 
-Shards CheckedCollectives::all_reduce(MeshDim at, ShardsRef in, ReduceOp op) {
+Shards Collectives::all_reduce(MeshDim at, ShardsRef in, ReduceOp op) {
   const int64_t n = at.mesh.size(at.dim);
   if (!begins(at, in, n)) return {in.begin(), in.end()};
   check_reducible(op, in[0].scalar_type(), "all_reduce");
@@ -56,7 +56,7 @@ Shards CheckedCollectives::all_reduce(MeshDim at, ShardsRef in, ReduceOp op) {
   return do_all_reduce(at, in, op);
 }
 
-Shards CheckedCollectives::all_gather(
+Shards Collectives::all_gather(
     MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) {
   const int64_t n = at.mesh.size(at.dim);
   check_part_counts(in, parts, n);
@@ -75,7 +75,7 @@ Shards CheckedCollectives::all_gather(
   return do_all_gather(at, in, dim, parts);
 }
 
-Shards CheckedCollectives::reduce_scatter(
+Shards Collectives::reduce_scatter(
     MeshDim at, ShardsRef in, int64_t dim, PartsRef parts, ReduceOp op) {
   const int64_t n = at.mesh.size(at.dim);
   check_parts(in, dim, parts, n);
@@ -95,7 +95,7 @@ Shards CheckedCollectives::reduce_scatter(
   return do_reduce_scatter(at, in, dim, parts, op);
 }
 
-Shards CheckedCollectives::all_to_all(
+Shards Collectives::all_to_all(
     MeshDim at,
     ShardsRef in,
     int64_t split_dim,
@@ -130,7 +130,7 @@ Shards CheckedCollectives::all_to_all(
       at, in, split_dim, split_parts, concat_dim, concat_parts);
 }
 
-Shards CheckedCollectives::broadcast(MeshDim at, ShardsRef in) {
+Shards Collectives::broadcast(MeshDim at, ShardsRef in) {
   const int64_t n = at.mesh.size(at.dim);
   if (!begins(at, in, n)) return {in.begin(), in.end()};
   if (counting()) {
@@ -146,7 +146,7 @@ Shards CheckedCollectives::broadcast(MeshDim at, ShardsRef in) {
   return do_broadcast(at, in);
 }
 
-Shards CheckedCollectives::scatter(
+Shards Collectives::scatter(
     MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) {
   const int64_t n = at.mesh.size(at.dim);
   check_parts(in, dim, parts, n);
@@ -166,7 +166,7 @@ Shards CheckedCollectives::scatter(
   return do_scatter(at, in, dim, parts);
 }
 
-Shards CheckedCollectives::all_to_all_rows(
+Shards Collectives::all_to_all_rows(
     MeshDim at, ShardsRef in, PartsRef send_rows, PartsRef recv_rows) {
   const int64_t n = at.mesh.size(at.dim);
   check_parts(in, 0, send_rows, n);
@@ -190,7 +190,7 @@ Shards CheckedCollectives::all_to_all_rows(
   return do_all_to_all_rows(at, in, send_rows, recv_rows);
 }
 
-void CheckedCollectives::agree(
+void Collectives::agree(
     const DeviceMesh& mesh, const std::string& local_error, ErrorKind kind) {
   const int64_t n = mesh.size();
   if (mesh.local_positions().empty() || n == 1) {
