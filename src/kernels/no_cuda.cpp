@@ -3,14 +3,11 @@
 #include "kernels/bag/bag_any_device.h"
 #include "kernels/bag/bag_reader.h"
 #include "kernels/cuda/bag_cuda.h"
-#include "kernels/cuda/embedding_cuda.h"
-#include "kernels/cuda/gather_cuda.h"
-#include "kernels/cuda/route_cuda.h"
 #include "kernels/device_errors.h"
-#include "kernels/gather/gather_any_device.h"
-#include "kernels/lookup/embedding_any_device.h"
+#include "kernels/gather/gather_kernels.h"
+#include "kernels/lookup/lookup_kernels.h"
 #include "kernels/lookup/renorm.h"
-#include "kernels/lookup/route_any_device.h"
+#include "kernels/lookup/route.h"
 #include "kernels/random/random_fill.h"
 
 namespace tessera::detail {
@@ -19,42 +16,9 @@ std::atomic<const volatile int32_t*> device_error_flag{nullptr};
 
 void raise_recorded_errors() {}
 
-at::Tensor lookup_rows_cuda(
-    const at::Tensor& weight,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t table_rows) {
-  return lookup_rows_any_device(weight, indices, first_row, table_rows);
-}
+const LookupKernels& lookup_kernels_cuda() { return lookup_kernels_composed(); }
 
-at::Tensor lookup_rows_backward_cuda(
-    const at::Tensor& grad,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t rows,
-    int64_t table_rows,
-    int64_t padding_idx,
-    bool scale_grad_by_freq) {
-  return lookup_rows_backward_any_device(
-      grad,
-      indices,
-      first_row,
-      rows,
-      table_rows,
-      padding_idx,
-      scale_grad_by_freq);
-}
-
-at::Tensor lookup_rows_sparse_backward_cuda(
-    const at::Tensor& grad,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t rows,
-    int64_t table_rows,
-    int64_t padding_idx) {
-  return lookup_rows_sparse_backward_any_device(
-      grad, indices, first_row, rows, table_rows, padding_idx);
-}
+const GatherKernels& gather_kernels_cuda() { return gather_kernels_composed(); }
 
 at::Tensor bag_counts_cuda(const BagInput& input) {
   return compose_bag_counts(input);
@@ -99,28 +63,8 @@ at::Tensor bag_weights_backward_cuda(
   return compose_bag_weights_backward(grad, weight, part, input);
 }
 
-at::Tensor gather_part_cuda(
-    const at::Tensor& self,
-    int64_t dim,
-    const at::Tensor& index,
-    int64_t first,
-    int64_t size) {
-  return gather_part_any_device(self, dim, index, first, size);
-}
-
-at::Tensor gather_part_backward_cuda(
-    const at::Tensor& grad,
-    int64_t dim,
-    const at::Tensor& index,
-    c10::IntArrayRef local_sizes,
-    int64_t first,
-    int64_t size) {
-  return gather_part_backward_any_device(
-      grad, dim, index, local_sizes, first, size);
-}
-
 Route route_rows_cuda(const at::Tensor& indices, c10::IntArrayRef bounds) {
-  return route_rows_any_device(indices, bounds);
+  return route_rows_composed(indices, bounds);
 }
 
 bool fill_random_cuda(

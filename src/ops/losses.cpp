@@ -5,16 +5,23 @@
 #include <ATen/ops/mean.h>
 #include <ATen/ops/sum.h>
 
+#include <memory>
+#include <string>
 #include <tuple>
 
 #include "dispatch/run_by_rule.h"
 #include "ops/all_ops.h"
-#include "ops/reduced_dims.h"
 
 namespace tessera::detail {
 namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
+
+size_t argument_index(const OpInfo& op, const char* name) {
+  const auto index = op.handle.schema().argumentIndexWithName(name);
+  TORCH_INTERNAL_ASSERT(index.has_value(), op.name, " has no argument ", name);
+  return static_cast<size_t>(*index);
+}
 
 at::Tensor reduce(const at::Tensor& losses, int64_t reduction) {
   switch (reduction) {
@@ -27,150 +34,83 @@ at::Tensor reduce(const at::Tensor& losses, int64_t reduction) {
   }
 }
 
-template <typename... Args>
-at::Tensor one_result(const OpInfo& op, Args&&... args) {
-  return run_by_rule(op, std::forward<Args>(args)...)[0].toTensor();
-}
-
-// The gradient of a mean over `elements` is that of a sum, divided.
-at::Tensor per_element(
-    const at::Tensor& grad, const at::Tensor& elements, int64_t reduction) {
-  return reduction == at::Reduction::Mean
-             ? at::div(grad, static_cast<double>(elements.numel()))
-             : grad;
-}
-
+// The reduction that the op's own kernel is asked for instead of a mean.
 int64_t not_mean(int64_t reduction) {
   return reduction == at::Reduction::Mean ? int64_t{at::Reduction::Sum}
                                           : reduction;
 }
 
-constexpr int64_t kUnreduced = at::Reduction::None;
+// Losses of one element each, with a `reduction`.
+constexpr const char* kElementwise[] = {
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "huber_loss",
+    "mse_loss",
+    "smooth_l1_loss",
+    "soft_margin_loss",
+};
 
-at::Tensor mse_loss(
-    const at::Tensor& self, const at::Tensor& target, int64_t reduction) {
-  static const OpInfo& op = aten_op("mse_loss");
-  return reduce(one_result(op, self, target, kUnreduced), reduction);
-}
+// One of them: the losses by the op's rule, then their reduction.
+class LossKernel final : public c10::OperatorKernel {
+ public:
+  explicit LossKernel(const OpInfo& op)
+      : op_(op), reduction_(argument_index(op, "reduction")) {}
 
-at::Tensor mse_loss_backward(
-    const at::Tensor& grad,
-    const at::Tensor& self,
-    const at::Tensor& target,
-    int64_t reduction) {
-  static const OpInfo& op = aten_op("mse_loss_backward");
-  return one_result(
-      op,
-      per_element(grad, self, reduction),
-      self,
-      target,
-      not_mean(reduction));
-}
+  void operator()(
+      const c10::OperatorHandle&,
+      c10::DispatchKeySet,
+      torch::jit::Stack* stack) {
+    auto& argument = torch::jit::peek(stack, reduction_, op_.args.size());
+    const int64_t reduction = argument.toInt();
+    argument = int64_t{at::Reduction::None};
+    run_op(op_, stack);
+    auto& losses = stack->back();
+    losses = reduce(losses.toTensor(), reduction);
+  }
 
-at::Tensor smooth_l1_loss(
-    const at::Tensor& self,
-    const at::Tensor& target,
-    int64_t reduction,
-    double beta) {
-  static const OpInfo& op = aten_op("smooth_l1_loss");
-  return reduce(one_result(op, self, target, kUnreduced, beta), reduction);
-}
+ private:
+  const OpInfo& op_;
+  const size_t reduction_;
+};
 
-at::Tensor smooth_l1_loss_backward(
-    const at::Tensor& grad,
-    const at::Tensor& self,
-    const at::Tensor& target,
-    int64_t reduction,
-    double beta) {
-  static const OpInfo& op = aten_op("smooth_l1_loss_backward");
-  return one_result(
-      op,
-      per_element(grad, self, reduction),
-      self,
-      target,
-      not_mean(reduction),
-      beta);
-}
+// Its gradient. That of a mean is that of a sum, divided by the number of
+// elements of the whole tensor.
+class LossGradientKernel final : public c10::OperatorKernel {
+ public:
+  explicit LossGradientKernel(const OpInfo& op)
+      : op_(op),
+        grad_(argument_index(op, "grad_output")),
+        self_(argument_index(op, "self")),
+        reduction_(argument_index(op, "reduction")) {}
 
-at::Tensor huber_loss(
-    const at::Tensor& self,
-    const at::Tensor& target,
-    int64_t reduction,
-    double delta) {
-  static const OpInfo& op = aten_op("huber_loss");
-  return reduce(one_result(op, self, target, kUnreduced, delta), reduction);
-}
+  void operator()(
+      const c10::OperatorHandle&,
+      c10::DispatchKeySet,
+      torch::jit::Stack* stack) {
+    const size_t count = op_.args.size();
+    auto& reduction = torch::jit::peek(stack, reduction_, count);
+    if (reduction.toInt() == at::Reduction::Mean) {
+      const auto& self = torch::jit::peek(stack, self_, count).toTensor();
+      auto& grad = torch::jit::peek(stack, grad_, count);
+      grad = at::div(grad.toTensor(), static_cast<double>(self.numel()));
+      reduction = not_mean(at::Reduction::Mean);
+    }
+    run_op(op_, stack);
+  }
 
-at::Tensor huber_loss_backward(
-    const at::Tensor& grad,
-    const at::Tensor& self,
-    const at::Tensor& target,
-    int64_t reduction,
-    double delta) {
-  static const OpInfo& op = aten_op("huber_loss_backward");
-  return one_result(
-      op,
-      per_element(grad, self, reduction),
-      self,
-      target,
-      not_mean(reduction),
-      delta);
-}
+ private:
+  const OpInfo& op_;
+  const size_t grad_;
+  const size_t self_;
+  const size_t reduction_;
+};
 
-at::Tensor soft_margin_loss(
-    const at::Tensor& self, const at::Tensor& target, int64_t reduction) {
-  static const OpInfo& op = aten_op("soft_margin_loss");
-  return reduce(one_result(op, self, target, kUnreduced), reduction);
-}
-
-at::Tensor soft_margin_loss_backward(
-    const at::Tensor& grad,
-    const at::Tensor& self,
-    const at::Tensor& target,
-    int64_t reduction) {
-  static const OpInfo& op = aten_op("soft_margin_loss_backward");
-  return one_result(
-      op,
-      per_element(grad, self, reduction),
-      self,
-      target,
-      not_mean(reduction));
-}
-
-at::Tensor binary_cross_entropy(
-    const at::Tensor& self,
-    const at::Tensor& target,
-    const OptionalTensor& weight,
-    int64_t reduction) {
-  static const OpInfo& op = aten_op("binary_cross_entropy");
-  return reduce(one_result(op, self, target, weight, kUnreduced), reduction);
-}
-
-at::Tensor binary_cross_entropy_backward(
-    const at::Tensor& grad,
-    const at::Tensor& self,
-    const at::Tensor& target,
-    const OptionalTensor& weight,
-    int64_t reduction) {
-  static const OpInfo& op = aten_op("binary_cross_entropy_backward");
-  return one_result(
-      op,
-      per_element(grad, self, reduction),
-      self,
-      target,
-      weight,
-      not_mean(reduction));
-}
-
-at::Tensor binary_cross_entropy_with_logits(
-    const at::Tensor& self,
-    const at::Tensor& target,
-    const OptionalTensor& weight,
-    const OptionalTensor& pos_weight,
-    int64_t reduction) {
-  static const OpInfo& op = aten_op("binary_cross_entropy_with_logits");
-  return reduce(
-      one_result(op, self, target, weight, pos_weight, kUnreduced), reduction);
+template <class Kernel>
+void add_loss(OpRegistry& ops, const char* name) {
+  ops.composed(
+      name,
+      torch::CppFunction::makeFromBoxedFunctor(
+          std::make_unique<Kernel>(aten_op(name))));
 }
 
 // The mean is weighted: the sum over the samples' total weight, which the
@@ -195,18 +135,16 @@ std::tuple<at::Tensor, at::Tensor> nll_loss_forward(
 }  // namespace
 
 void register_losses(OpRegistry& ops) {
-  ops.composed("mse_loss", &mse_loss);
-  ops.composed("mse_loss_backward", &mse_loss_backward);
-  ops.composed("smooth_l1_loss", &smooth_l1_loss);
-  ops.composed("smooth_l1_loss_backward", &smooth_l1_loss_backward);
-  ops.composed("huber_loss", &huber_loss);
-  ops.composed("huber_loss_backward", &huber_loss_backward);
-  ops.composed("soft_margin_loss", &soft_margin_loss);
-  ops.composed("soft_margin_loss_backward", &soft_margin_loss_backward);
-  ops.composed("binary_cross_entropy", &binary_cross_entropy);
-  ops.composed("binary_cross_entropy_backward", &binary_cross_entropy_backward);
-  ops.composed(
-      "binary_cross_entropy_with_logits", &binary_cross_entropy_with_logits);
+  for (const char* loss : kElementwise) {
+    add_loss<LossKernel>(ops, loss);
+    // That of the loss with logits is composite.
+    const auto gradient = std::string(loss) + "_backward";
+    const auto found =
+        c10::Dispatcher::singleton().findSchema({"aten::" + gradient, ""});
+    if (found.has_value()) {
+      add_loss<LossGradientKernel>(ops, gradient.c_str());
+    }
+  }
   ops.composed("nll_loss_forward", &nll_loss_forward);
 }
 

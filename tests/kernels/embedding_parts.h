@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/lookup/embedding.h"
-#include "kernels/lookup/embedding_any_device.h"
+#include "kernels/lookup/lookup_kernels.h"
 #include "on_gpu.h"
 
 namespace tessera::detail {
@@ -99,10 +99,33 @@ inline at::Tensor lookup_rows_sparse_backward_on_gpu(
 inline std::vector<EmbeddingKernels> embedding_kernels() {
   std::vector<EmbeddingKernels> all{
       {"cpu", lookup_rows, lookup_rows_backward, lookup_rows_sparse_backward},
-      {"any_device",
-       lookup_rows_any_device,
-       lookup_rows_backward_any_device,
-       lookup_rows_sparse_backward_any_device}};
+      {"composed",
+       [](const at::Tensor& weight,
+          const at::Tensor& indices,
+          int64_t first,
+          int64_t all_rows) {
+         return lookup_kernels_composed().forward(
+             weight, {indices, first, weight.size(0), all_rows});
+       },
+       [](const at::Tensor& grad,
+          const at::Tensor& indices,
+          int64_t first,
+          int64_t rows,
+          int64_t all_rows,
+          int64_t padding_idx,
+          bool scaled) {
+         return lookup_kernels_composed().backward(
+             grad, {indices, first, rows, all_rows}, padding_idx, scaled);
+       },
+       [](const at::Tensor& grad,
+          const at::Tensor& indices,
+          int64_t first,
+          int64_t rows,
+          int64_t all_rows,
+          int64_t padding_idx) {
+         return lookup_kernels_composed().sparse_backward(
+             grad, {indices, first, rows, all_rows}, padding_idx);
+       }}};
   if (has_gpu()) {
     all.push_back(
         {"gpu",

@@ -8,18 +8,18 @@
 #include <limits>
 
 #include "embedding_parts.h"
-#include "kernels/gather/gather_any_device.h"
+#include "kernels/gather/gather_kernels.h"
 
 namespace tessera::detail {
 namespace gather_test {
 
-struct GatherKernels {
+struct GatherFunctions {
   const char* name;
   decltype(&gather_part) forward;
   decltype(&gather_part_backward) backward;
 };
 
-std::ostream& operator<<(std::ostream& out, const GatherKernels& kernels) {
+std::ostream& operator<<(std::ostream& out, const GatherFunctions& kernels) {
   return out << kernels.name;
 }
 
@@ -43,17 +43,34 @@ at::Tensor gather_part_backward_on_gpu(
       to_gpu(grad), dim, to_gpu(index), local_sizes, first, size));
 }
 
-std::vector<GatherKernels> gather_kernels() {
-  std::vector<GatherKernels> all{
+std::vector<GatherFunctions> gather_kernels() {
+  std::vector<GatherFunctions> all{
       {"cpu", gather_part, gather_part_backward},
-      {"any_device", gather_part_any_device, gather_part_backward_any_device}};
+      {"composed",
+       [](const at::Tensor& self,
+          int64_t dim,
+          const at::Tensor& index,
+          int64_t first,
+          int64_t size) {
+         return gather_kernels_composed().forward(
+             self, {dim, index, first, size});
+       },
+       [](const at::Tensor& grad,
+          int64_t dim,
+          const at::Tensor& index,
+          c10::IntArrayRef local_sizes,
+          int64_t first,
+          int64_t size) {
+         return gather_kernels_composed().backward(
+             grad, {dim, index, first, size}, local_sizes);
+       }}};
   if (has_gpu()) {
     all.push_back({"gpu", gather_part_on_gpu, gather_part_backward_on_gpu});
   }
   return all;
 }
 
-class GatherPart : public ::testing::TestWithParam<GatherKernels> {
+class GatherPart : public ::testing::TestWithParam<GatherFunctions> {
  protected:
   // Every part of `self`, cut along `dim`, and its gradient.
   void check_parts(

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "embedding_parts.h"
-#include "kernels/lookup/route_any_device.h"
 
 namespace tessera::detail {
 namespace route_test {
@@ -20,7 +19,7 @@ Route route_rows_on_gpu(const at::Tensor& indices, c10::IntArrayRef bounds) {
 }
 
 std::vector<RouteRows> route_kernels() {
-  std::vector<RouteRows> all{&route_rows, &route_rows_any_device};
+  std::vector<RouteRows> all{&route_rows, &route_rows_composed};
   if (has_gpu()) {
     all.push_back(&route_rows_on_gpu);
   }
@@ -59,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(
     RouteTest,
     ::testing::ValuesIn(route_kernels()),
     [](const auto& info) {
-      return info.index == 0 ? "cpu" : info.index == 1 ? "any_device" : "gpu";
+      return info.index == 0 ? "cpu" : info.index == 1 ? "composed" : "gpu";
     });
 
 TEST_P(RouteTest, Written) {

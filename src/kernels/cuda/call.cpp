@@ -10,7 +10,7 @@
 
 #include "kernels/bag/bag_reader.h"
 #include "kernels/device_errors.h"
-#include "kernels/gather/gather_cpu.h"
+#include "kernels/gather/gather_kernels.h"
 #include "kernels/lookup/embedding_index.h"
 
 namespace tessera::detail {

@@ -1,5 +1,3 @@
-#include "kernels/cuda/embedding_cuda.h"
-
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -7,7 +5,7 @@
 #include "kernels/cuda/call.h"
 #include "kernels/cuda/lookup.h"
 #include "kernels/cuda/row_gradient.h"
-#include "kernels/lookup/embedding_any_device.h"
+#include "kernels/lookup/lookup_kernels.h"
 
 namespace tessera::detail {
 
@@ -15,22 +13,23 @@ namespace {
 
 using namespace cuda;
 
+Part part_of(const HeldRows& held) {
+  return {held.first_row, held.rows, held.table_rows};
+}
+
 SortedEntries sorted_lookup(
-    const Call& call,
-    const at::Tensor& indices,
-    const Part& part,
-    int64_t padding) {
-  const at::Tensor list = indices.contiguous();
+    const Call& call, const HeldRows& held, int64_t padding) {
+  const at::Tensor list = held.indices.contiguous();
   const int64_t n = list.numel();
   const EntryMemory memory = entry_memory(call, n);
   C10_CUDA_CHECK(lookup_entries(
       integers_of(list),
-      part,
+      part_of(held),
       padding,
       memory.entries,
       call.report(),
       call.stream()));
-  return sorted_entries(call, memory, n, part.rows);
+  return sorted_entries(call, memory, n, held.rows);
 }
 
 void add_gradients(
@@ -53,13 +52,8 @@ void add_gradients(
       call.stream()));
 }
 
-}  // namespace
-
-at::Tensor lookup_rows_cuda(
-    const at::Tensor& weight,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t table_rows) {
+at::Tensor forward(const at::Tensor& weight, const HeldRows& held) {
+  const at::Tensor& indices = held.indices;
   const Call call(weight);
   const int64_t width = weight.size(1);
   const at::Tensor table =
@@ -73,7 +67,7 @@ at::Tensor lookup_rows_cuda(
       {table.const_data_ptr(),
        table.stride(0) * bytes,
        width * bytes,
-       {first_row, weight.size(0), table_rows},
+       part_of(held),
        integers_of(list),
        out.mutable_data_ptr()},
       call.report(),
@@ -82,31 +76,21 @@ at::Tensor lookup_rows_cuda(
   return out;
 }
 
-at::Tensor lookup_rows_backward_cuda(
+at::Tensor backward(
     const at::Tensor& grad,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t rows,
-    int64_t table_rows,
+    const HeldRows& held,
     int64_t padding_idx,
     bool scale_grad_by_freq) {
   const auto dtype = scalar_of(grad.scalar_type());
-  const int64_t n = indices.numel();
-  if (!dtype.has_value() || !can_sort(n, rows)) {
-    return lookup_rows_backward_any_device(
-        grad,
-        indices,
-        first_row,
-        rows,
-        table_rows,
-        padding_idx,
-        scale_grad_by_freq);
+  const int64_t n = held.indices.numel();
+  if (!dtype.has_value() || !can_sort(n, held.rows)) {
+    return lookup_kernels_composed().backward(
+        grad, held, padding_idx, scale_grad_by_freq);
   }
   const Call call(grad);
-  at::Tensor out = at::zeros({rows, grad.size(-1)}, grad.options());
+  at::Tensor out = at::zeros({held.rows, grad.size(-1)}, grad.options());
   if (n > 0) {
-    const SortedEntries entries = sorted_lookup(
-        call, indices, {first_row, rows, table_rows}, padding_idx);
+    const SortedEntries entries = sorted_lookup(call, held, padding_idx);
     add_gradients(
         call,
         entries.sorted,
@@ -118,22 +102,15 @@ at::Tensor lookup_rows_backward_cuda(
   return out;
 }
 
-at::Tensor lookup_rows_sparse_backward_cuda(
-    const at::Tensor& grad,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t rows,
-    int64_t table_rows,
-    int64_t padding_idx) {
+at::Tensor sparse_backward(
+    const at::Tensor& grad, const HeldRows& held, int64_t padding_idx) {
   const auto dtype = scalar_of(grad.scalar_type());
-  const int64_t n = indices.numel();
-  if (!dtype.has_value() || !can_sort(n, rows) || n == 0) {
-    return lookup_rows_sparse_backward_any_device(
-        grad, indices, first_row, rows, table_rows, padding_idx);
+  const int64_t n = held.indices.numel();
+  if (!dtype.has_value() || !can_sort(n, held.rows) || n == 0) {
+    return lookup_kernels_composed().sparse_backward(grad, held, padding_idx);
   }
   const Call call(grad);
-  const SortedEntries entries =
-      sorted_lookup(call, indices, {first_row, rows, table_rows}, padding_idx);
+  const SortedEntries entries = sorted_lookup(call, held, padding_idx);
   const at::Tensor numbers = run_numbers(call, entries.sorted);
   const auto count = numbers.select(0, n - 1).item<int32_t>();
   call.finish();
@@ -149,9 +126,16 @@ at::Tensor lookup_rows_sparse_backward_cuda(
   return at::_sparse_coo_tensor_unsafe(
       distinct_row_list(call, entries.sorted, numbers, 0, count).unsqueeze(0),
       values,
-      {rows, grad.size(-1)},
+      {held.rows, grad.size(-1)},
       grad.options().layout(at::kSparse),
       /*is_coalesced=*/true);
+}
+
+}  // namespace
+
+const LookupKernels& lookup_kernels_cuda() {
+  static constexpr LookupKernels kernels{forward, backward, sparse_backward};
+  return kernels;
 }
 
 }  // namespace tessera::detail

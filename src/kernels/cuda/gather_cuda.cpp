@@ -1,5 +1,3 @@
-#include "kernels/cuda/gather_cuda.h"
-
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/accumulate.h>
@@ -7,7 +5,7 @@
 #include "kernels/cuda/call.h"
 #include "kernels/cuda/gather.h"
 #include "kernels/cuda/row_gradient.h"
-#include "kernels/gather/gather_any_device.h"
+#include "kernels/gather/gather_kernels.h"
 
 namespace tessera::detail {
 
@@ -15,14 +13,12 @@ namespace {
 
 using namespace cuda;
 
-// `index` is contiguous.
+// `part.index` is contiguous.
 GatherPlaces places_of(
-    const at::Tensor& index,
-    int64_t dim,
+    const GatherPart& part,
     c10::IntArrayRef part_sizes,
-    c10::IntArrayRef part_strides,
-    int64_t first,
-    int64_t size) {
+    c10::IntArrayRef part_strides) {
+  const auto& [dim, index, first, size] = part;
   GatherPlaces places{};
   places.index = integers_of(index);
   places.dims = static_cast<int>(index.dim());
@@ -37,22 +33,18 @@ GatherPlaces places_of(
   return places;
 }
 
-}  // namespace
-
-at::Tensor gather_part_cuda(
-    const at::Tensor& self,
-    int64_t dim,
-    const at::Tensor& index,
-    int64_t first,
-    int64_t size) {
+at::Tensor forward(const at::Tensor& self, const GatherPart& part) {
   if (self.dim() > kMostDims) {
-    return gather_part_any_device(self, dim, index, first, size);
+    return gather_kernels_composed().forward(self, part);
   }
   const Call call(self);
-  const at::Tensor list = index.contiguous();
-  at::Tensor out = at::empty(index.sizes(), self.options());
+  const at::Tensor list = part.index.contiguous();
+  at::Tensor out = at::empty(list.sizes(), self.options());
   C10_CUDA_CHECK(gather(
-      places_of(list, dim, self.sizes(), self.strides(), first, size),
+      places_of(
+          {part.dim, list, part.first, part.size},
+          self.sizes(),
+          self.strides()),
       self.const_data_ptr(),
       static_cast<int>(self.element_size()),
       out.mutable_data_ptr(),
@@ -62,28 +54,25 @@ at::Tensor gather_part_cuda(
   return out;
 }
 
-at::Tensor gather_part_backward_cuda(
+at::Tensor backward(
     const at::Tensor& grad,
-    int64_t dim,
-    const at::Tensor& index,
-    c10::IntArrayRef local_sizes,
-    int64_t first,
-    int64_t size) {
+    const GatherPart& part,
+    c10::IntArrayRef local_sizes) {
   const auto dtype = scalar_of(grad.scalar_type());
-  const int64_t n = index.numel();
+  const int64_t n = part.index.numel();
   const int64_t elements = c10::multiply_integers(local_sizes);
   if (!dtype.has_value() || !can_sort(n, elements) || n == 0 ||
-      index.dim() > kMostDims) {
-    return gather_part_backward_any_device(
-        grad, dim, index, local_sizes, first, size);
+      part.index.dim() > kMostDims) {
+    return gather_kernels_composed().backward(grad, part, local_sizes);
   }
   const Call call(grad);
-  const at::Tensor list = index.contiguous();
+  const at::Tensor list = part.index.contiguous();
   const at::Tensor ordered = grad.contiguous();
   at::Tensor out = at::zeros(local_sizes, grad.options());
   const EntryMemory memory = entry_memory(call, n);
   C10_CUDA_CHECK(gather_entries(
-      places_of(list, dim, out.sizes(), out.strides(), first, size),
+      places_of(
+          {part.dim, list, part.first, part.size}, out.sizes(), out.strides()),
       elements,
       memory.entries,
       call.report(),
@@ -100,6 +89,13 @@ at::Tensor gather_part_backward_cuda(
       call.stream()));
   call.finish();
   return out;
+}
+
+}  // namespace
+
+const GatherKernels& gather_kernels_cuda() {
+  static constexpr GatherKernels kernels{forward, backward};
+  return kernels;
 }
 
 }  // namespace tessera::detail

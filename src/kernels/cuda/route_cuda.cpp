@@ -1,9 +1,7 @@
-#include "kernels/cuda/route_cuda.h"
-
 #include <ATen/ops/empty.h>
 
 #include "kernels/cuda/call.h"
-#include "kernels/lookup/route_any_device.h"
+#include "kernels/lookup/route.h"
 
 namespace tessera::detail {
 
@@ -13,7 +11,7 @@ Route route_rows_cuda(const at::Tensor& indices, c10::IntArrayRef bounds) {
   const int64_t n = indices.numel();
   const int64_t rows = bounds.back();
   if (!can_sort(n, rows) || n == 0) {
-    return route_rows_any_device(indices, bounds);
+    return route_rows_composed(indices, bounds);
   }
   const Call call(indices);
   const at::Tensor list = indices.contiguous();

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/gather_cuda.h"
-#include "kernels/gather/gather_any_device.h"
-#include "kernels/gather/gather_cpu.h"
+#include "kernels/gather/gather_kernels.h"
 #include "kernels/lookup/embedding_index.h"
 #include "kernels/resolved.h"
 
@@ -45,6 +43,12 @@ int64_t check_gather(
   return dim;
 }
 
+const GatherKernels& gather_kernels_for(const at::Tensor& tensor) {
+  return tensor.is_cpu()    ? gather_kernels_cpu()
+         : tensor.is_cuda() ? gather_kernels_cuda()
+                            : gather_kernels_composed();
+}
+
 }  // namespace
 
 void throw_outside_dimension(int64_t index, int64_t dim, int64_t size) {
@@ -74,10 +78,8 @@ at::Tensor gather_part(
     int64_t first,
     int64_t size) {
   dim = check_gather(self.sizes(), dim, index, first, size);
-  const auto gather = self.is_cpu()    ? gather_part_cpu
-                      : self.is_cuda() ? gather_part_cuda
-                                       : gather_part_any_device;
-  return gather(resolved(self), dim, index, first, size);
+  return gather_kernels_for(self).forward(
+      resolved(self), {dim, index, first, size});
 }
 
 at::Tensor gather_part_backward(
@@ -99,10 +101,8 @@ at::Tensor gather_part_backward(
       "[gather_backward] expected a floating point or complex gradient but "
       "got ",
       grad.scalar_type());
-  const auto backward = grad.is_cpu()    ? gather_part_backward_cpu
-                        : grad.is_cuda() ? gather_part_backward_cuda
-                                         : gather_part_backward_any_device;
-  return backward(resolved(grad), dim, index, local_sizes, first, size);
+  return gather_kernels_for(grad).backward(
+      resolved(grad), {dim, index, first, size}, local_sizes);
 }
 
 }  // namespace tessera::detail

@@ -1,11 +1,10 @@
-#include "kernels/gather/gather_cpu.h"
-
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/complex.h>
 
+#include "kernels/gather/gather_kernels.h"
 #include "kernels/gather/gather_walk.h"
 #include "kernels/lookup/embedding_index.h"
 #include "kernels/lookup/embedding_zeros.h"
@@ -29,11 +28,12 @@ void report_bad(
   }
 }
 
-void throw_if_bad(
-    const FirstPlace& bad, const at::Tensor& index, int64_t dim, int64_t size) {
+void throw_if_bad(const FirstPlace& bad, const GatherPart& part) {
   if (bad) {
     throw_outside_dimension(
-        index.reshape({-1}).select(0, bad.get()).item<int64_t>(), dim, size);
+        part.index.reshape({-1}).select(0, bad.get()).item<int64_t>(),
+        part.dim,
+        part.size);
   }
 }
 
@@ -55,18 +55,24 @@ void with_item_type(size_t bytes, F&& f) {
   }
 }
 
+// The range of the dimension that is held here.
+struct HeldRange {
+  int64_t first;
+  int64_t held;
+  int64_t size;  // of the whole dimension
+};
+
 // One line of the forward.
 template <class Item, class Index>
 void gather_line(
     const GatherWalk& walk,
     const GatherLine& line,
     const Index* indices,
-    int64_t first,
-    int64_t held,
-    int64_t size,
+    const HeldRange& range,
     const Item* from,
     Item* to,
     FirstPlace& bad) {
+  const auto [first, held, size] = range;
   const int64_t index_stride = walk.index_strides.back();
   const int64_t a_stride = walk.a_strides.back();
   const int64_t a_step = walk.a_step;
@@ -94,12 +100,11 @@ void scatter_line(
     const GatherWalk& walk,
     const GatherLine& line,
     const Index* indices,
-    int64_t first,
-    int64_t held,
-    int64_t size,
+    const HeldRange& range,
     const T* from,
     Sum* to,
     FirstPlace& bad) {
+  const auto [first, held, size] = range;
   const int64_t index_stride = walk.index_strides.back();
   const int64_t a_stride = walk.a_strides.back();
   const int64_t b_stride = walk.b_strides.back();
@@ -118,14 +123,8 @@ void scatter_line(
   }
 }
 
-}  // namespace
-
-at::Tensor gather_part_cpu(
-    const at::Tensor& self,
-    int64_t dim,
-    const at::Tensor& index,
-    int64_t first,
-    int64_t size) {
+at::Tensor gather_cpu(const at::Tensor& self, const GatherPart& given) {
+  const auto& [dim, index, first, size] = given;
   const int64_t held = self.dim() == 0 ? 1 : self.size(dim);
   at::Tensor out = at::empty(index.sizes(), self.options());
   // Without an entry to read in vain, zeros of one that is made up do.
@@ -136,6 +135,7 @@ at::Tensor gather_part_cpu(
       held > 0 ? self.strides() : c10::IntArrayRef(nowhere),
       out.strides(),
       dim);
+  const HeldRange range{first, held, size};
   FirstPlace bad;
   with_index_data(index, [&](const auto* indices) {
     with_item_type(self.element_size(), [&](auto item) {
@@ -143,24 +143,23 @@ at::Tensor gather_part_cpu(
       const auto* const from = static_cast<const Item*>(part.const_data_ptr());
       auto* const to = static_cast<Item*>(out.mutable_data_ptr());
       walk.in_parallel(/*allow_dim=*/true, [&](const GatherLine& line) {
-        gather_line(walk, line, indices, first, held, size, from, to, bad);
+        gather_line(walk, line, indices, range, from, to, bad);
       });
     });
   });
-  throw_if_bad(bad, index, dim, size);
+  throw_if_bad(bad, given);
   return out;
 }
 
-at::Tensor gather_part_backward_cpu(
+at::Tensor gather_backward_cpu(
     const at::Tensor& grad,
-    int64_t dim,
-    const at::Tensor& index,
-    c10::IntArrayRef local_sizes,
-    int64_t first,
-    int64_t size) {
+    const GatherPart& given,
+    c10::IntArrayRef local_sizes) {
+  const auto& [dim, index, first, size] = given;
   at::Tensor out = lazy_zeros(
       local_sizes, grad.options().dtype(at::toOpMathType(grad.scalar_type())));
-  const int64_t held = local_sizes.empty() ? 1 : local_sizes[dim];
+  const HeldRange range{
+      first, local_sizes.empty() ? 1 : local_sizes[dim], size};
   const GatherWalk walk(index, out.strides(), grad.strides(), dim);
   FirstPlace bad;
   AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND3(
@@ -174,12 +173,19 @@ at::Tensor gather_part_backward_cpu(
         auto* const to = out.mutable_data_ptr<at::opmath_type<scalar_t>>();
         with_index_data(index, [&](const auto* indices) {
           walk.in_parallel(/*allow_dim=*/false, [&](const GatherLine& line) {
-            scatter_line(walk, line, indices, first, held, size, from, to, bad);
+            scatter_line(walk, line, indices, range, from, to, bad);
           });
         });
       });
-  throw_if_bad(bad, index, dim, size);
+  throw_if_bad(bad, given);
   return out.to(grad.scalar_type());
+}
+
+}  // namespace
+
+const GatherKernels& gather_kernels_cpu() {
+  static constexpr GatherKernels kernels{gather_cpu, gather_backward_cpu};
+  return kernels;
 }
 
 }  // namespace tessera::detail

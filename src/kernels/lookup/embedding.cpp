@@ -2,24 +2,24 @@
 
 #include <c10/util/Exception.h>
 
-#include "kernels/cuda/embedding_cuda.h"
-#include "kernels/lookup/embedding_any_device.h"
-#include "kernels/lookup/embedding_cpu.h"
 #include "kernels/lookup/embedding_index.h"
+#include "kernels/lookup/lookup_kernels.h"
 #include "kernels/resolved.h"
 
 namespace tessera::detail {
 namespace {
 
-void check_backward(
-    const at::Tensor& grad,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t rows,
-    int64_t table_rows) {
+const LookupKernels& lookup_kernels_for(const at::Tensor& tensor) {
+  return tensor.is_cpu()    ? lookup_kernels_cpu()
+         : tensor.is_cuda() ? lookup_kernels_cuda()
+                            : lookup_kernels_composed();
+}
+
+void check_backward(const at::Tensor& grad, const HeldRows& held) {
+  const at::Tensor& indices = held.indices;
   constexpr const char* kName = "embedding_backward";
   check_index_dtype(kName, indices);
-  check_held_range(kName, first_row, rows, table_rows);
+  check_held_range(kName, held.first_row, held.rows, held.table_rows);
   TORCH_CHECK_TYPE(
       grad.is_floating_point() || grad.is_complex(),
       "[embedding_backward] expected a floating point or complex gradient but "
@@ -47,12 +47,11 @@ at::Tensor lookup_rows(
       weight.dim());
   check_index_dtype("embedding", indices);
   check_held_range("embedding", first_row, weight.size(0), table_rows);
-  const auto lookup = weight.is_cpu()    ? lookup_rows_cpu
-                      : weight.is_cuda() ? lookup_rows_cuda
-                                         : lookup_rows_any_device;
+  const HeldRows held{indices, first_row, weight.size(0), table_rows};
+  const auto& kernels = lookup_kernels_for(weight);
   return weight.is_conj() || weight.is_neg()
-             ? lookup(resolved(weight), indices, first_row, table_rows)
-             : lookup(weight, indices, first_row, table_rows);
+             ? kernels.forward(resolved(weight), held)
+             : kernels.forward(weight, held);
 }
 
 at::Tensor lookup_rows_backward(
@@ -63,18 +62,10 @@ at::Tensor lookup_rows_backward(
     int64_t table_rows,
     int64_t padding_idx,
     bool scale_grad_by_freq) {
-  check_backward(grad, indices, first_row, rows, table_rows);
-  const auto backward = grad.is_cpu()    ? lookup_rows_backward_cpu
-                        : grad.is_cuda() ? lookup_rows_backward_cuda
-                                         : lookup_rows_backward_any_device;
-  return backward(
-      resolved(grad),
-      indices,
-      first_row,
-      rows,
-      table_rows,
-      padding_idx,
-      scale_grad_by_freq);
+  const HeldRows held{indices, first_row, rows, table_rows};
+  check_backward(grad, held);
+  return lookup_kernels_for(grad).backward(
+      resolved(grad), held, padding_idx, scale_grad_by_freq);
 }
 
 at::Tensor lookup_rows_sparse_backward(
@@ -84,13 +75,10 @@ at::Tensor lookup_rows_sparse_backward(
     int64_t rows,
     int64_t table_rows,
     int64_t padding_idx) {
-  check_backward(grad, indices, first_row, rows, table_rows);
-  const auto backward = grad.is_cpu() ? lookup_rows_sparse_backward_cpu
-                        : grad.is_cuda()
-                            ? lookup_rows_sparse_backward_cuda
-                            : lookup_rows_sparse_backward_any_device;
-  return backward(
-      resolved(grad), indices, first_row, rows, table_rows, padding_idx);
+  const HeldRows held{indices, first_row, rows, table_rows};
+  check_backward(grad, held);
+  return lookup_kernels_for(grad).sparse_backward(
+      resolved(grad), held, padding_idx);
 }
 
 }  // namespace tessera::detail

@@ -2,7 +2,7 @@
 // embedding computes. Plain functions of plain tensors, without autograd and
 // without communication. On the CPU and, in builds with CUDA's compiler, on
 // GPUs each is one fused kernel; elsewhere a composition of ATen ops
-// (embedding_any_device.h). On a GPU the error of a bad index is raised by a
+// (lookup_kernels.h). On a GPU the error of a bad index is raised by a
 // later call (device_errors.h).
 //
 // Common to all: `indices` is int32 or int64, of any shape and strides, and

@@ -8,10 +8,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/lookup/embedding_cpu.h"
 #include "kernels/lookup/embedding_index.h"
 #include "kernels/lookup/embedding_sorted.h"
 #include "kernels/lookup/embedding_zeros.h"
+#include "kernels/lookup/lookup_kernels_cpu.h"
 
 namespace tessera::detail {
 namespace {
@@ -147,17 +147,18 @@ at::Tensor as_rows(const at::Tensor& grad, const at::Tensor& indices) {
   return grad.reshape({indices.numel(), grad.size(-1)});
 }
 
-}  // namespace
+Range range_of(const HeldRows& held, int64_t padding_idx) {
+  return {held.first_row, held.rows, held.table_rows, padding_idx};
+}
 
-at::Tensor lookup_rows_backward_cpu(
+at::Tensor lookup_backward_cpu(
     const at::Tensor& grad,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t rows,
-    int64_t table_rows,
+    const HeldRows& held,
     int64_t padding_idx,
     bool scale_grad_by_freq) {
-  const Range range{first_row, rows, table_rows, padding_idx};
+  const at::Tensor& indices = held.indices;
+  const int64_t rows = held.rows;
+  const Range range = range_of(held, padding_idx);
   const int64_t n = indices.numel();
   const at::Tensor grad_rows = as_rows(grad, indices);
   const at::Tensor ordered = indices.contiguous();
@@ -209,21 +210,17 @@ at::Tensor lookup_rows_backward_cpu(
                     bad);
               });
           if (bad) {
-            throw_outside_table(index[bad.get()], table_rows);
+            throw_outside_table(index[bad.get()], held.table_rows);
           }
         });
       });
   return out;
 }
 
-at::Tensor lookup_rows_sparse_backward_cpu(
-    const at::Tensor& grad,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t rows,
-    int64_t table_rows,
-    int64_t padding_idx) {
-  const Range range{first_row, rows, table_rows, padding_idx};
+at::Tensor lookup_sparse_backward_cpu(
+    const at::Tensor& grad, const HeldRows& held, int64_t padding_idx) {
+  const at::Tensor& indices = held.indices;
+  const Range range = range_of(held, padding_idx);
   const int64_t columns = grad.size(-1);
   const at::Tensor grad_rows = as_rows(grad, indices);
   const at::Tensor ordered = indices.contiguous();
@@ -257,9 +254,17 @@ at::Tensor lookup_rows_sparse_backward_cpu(
   return at::_sparse_coo_tensor_unsafe(
       touched,
       values,
-      {rows, columns},
+      {held.rows, columns},
       grad.options().layout(at::kSparse),
       /*is_coalesced=*/true);
+}
+
+}  // namespace
+
+const LookupKernels& lookup_kernels_cpu() {
+  static constexpr LookupKernels kernels{
+      lookup_forward_cpu, lookup_backward_cpu, lookup_sparse_backward_cpu};
+  return kernels;
 }
 
 }  // namespace tessera::detail

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/lookup/embedding_cpu.h"
 #include "kernels/lookup/embedding_index.h"
+#include "kernels/lookup/lookup_kernels_cpu.h"
 
 namespace tessera::detail {
 namespace {
@@ -84,11 +84,8 @@ void lookup_range(
 
 }  // namespace
 
-at::Tensor lookup_rows_cpu(
-    const at::Tensor& weight,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t table_rows) {
+at::Tensor lookup_forward_cpu(const at::Tensor& weight, const HeldRows& held) {
+  const at::Tensor& indices = held.indices;
   const int64_t columns = weight.size(1);
   c10::SmallVector<int64_t, 6> sizes(
       indices.sizes().begin(), indices.sizes().end());
@@ -108,9 +105,9 @@ at::Tensor lookup_rows_cpu(
   const Table table{
       columns == 0 ? &nothing
                    : static_cast<const char*>(weight.const_data_ptr()),
-      weight.size(0),
-      first_row,
-      table_rows,
+      held.rows,
+      held.first_row,
+      held.table_rows,
       weight.stride(0) * item,
       weight.stride(1) * item,
       columns,
@@ -132,7 +129,7 @@ at::Tensor lookup_rows_cpu(
           }
         });
     if (bad) {
-      throw_outside_table(index[bad.get()], table_rows);
+      throw_outside_table(index[bad.get()], held.table_rows);
     }
   });
   return out;

@@ -5,10 +5,8 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/route_cuda.h"
 #include "kernels/lookup/embedding_index.h"
 #include "kernels/lookup/embedding_sorted.h"
-#include "kernels/lookup/route_any_device.h"
 
 namespace tessera::detail {
 namespace {
@@ -72,7 +70,7 @@ Route route_rows(const at::Tensor& indices, c10::IntArrayRef bounds) {
       bounds);
   return indices.is_cpu()    ? route_rows_cpu(indices, bounds)
          : indices.is_cuda() ? route_rows_cuda(indices, bounds)
-                             : route_rows_any_device(indices, bounds);
+                             : route_rows_composed(indices, bounds);
 }
 
 }  // namespace tessera::detail

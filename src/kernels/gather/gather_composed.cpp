@@ -1,9 +1,7 @@
-#include "kernels/gather/gather_any_device.h"
-
 #include <ATen/OpMathType.h>
 #include <ATen/ops/zeros.h>
 
-#include "kernels/gather/gather_cpu.h"
+#include "kernels/gather/gather_kernels.h"
 
 namespace tessera::detail {
 namespace {
@@ -14,12 +12,8 @@ struct Places {
   at::Tensor away;
 };
 
-Places find_places(
-    const at::Tensor& index,
-    int64_t dim,
-    int64_t first,
-    int64_t held,
-    int64_t size) {
+Places find_places(const GatherPart& part, int64_t held) {
+  const auto& [dim, index, first, size] = part;
   if (!index.is_meta()) {
     const at::Tensor flat = index.reshape({-1});
     const at::Tensor bad = flat.lt(0).bitwise_or_(flat.ge(size)).nonzero();
@@ -35,31 +29,23 @@ Places find_places(
   return {local.masked_fill(away, 0), away};
 }
 
-}  // namespace
-
-at::Tensor gather_part_any_device(
-    const at::Tensor& self,
-    int64_t dim,
-    const at::Tensor& index,
-    int64_t first,
-    int64_t size) {
+at::Tensor composed_gather(const at::Tensor& self, const GatherPart& part) {
+  const int64_t dim = part.dim;
   const int64_t held = self.dim() == 0 ? 1 : self.size(dim);
-  const Places places = find_places(index, dim, first, held, size);
+  const Places places = find_places(part, held);
   if (held == 0) {
-    return at::zeros(index.sizes(), self.options());
+    return at::zeros(part.index.sizes(), self.options());
   }
   return self.gather(dim, places.local).masked_fill_(places.away, 0);
 }
 
-at::Tensor gather_part_backward_any_device(
+at::Tensor composed_gather_backward(
     const at::Tensor& grad,
-    int64_t dim,
-    const at::Tensor& index,
-    c10::IntArrayRef local_sizes,
-    int64_t first,
-    int64_t size) {
+    const GatherPart& part,
+    c10::IntArrayRef local_sizes) {
+  const int64_t dim = part.dim;
   const int64_t held = local_sizes.empty() ? 1 : local_sizes[dim];
-  const Places places = find_places(index, dim, first, held, size);
+  const Places places = find_places(part, held);
   at::Tensor out = at::zeros(
       local_sizes, grad.options().dtype(at::toOpMathType(grad.scalar_type())));
   if (held > 0) {
@@ -69,6 +55,14 @@ at::Tensor gather_part_backward_any_device(
         grad.to(out.scalar_type()).masked_fill(places.away, 0));
   }
   return out.to(grad.scalar_type());
+}
+
+}  // namespace
+
+const GatherKernels& gather_kernels_composed() {
+  static constexpr GatherKernels kernels{
+      composed_gather, composed_gather_backward};
+  return kernels;
 }
 
 }  // namespace tessera::detail

@@ -1,16 +1,15 @@
-#include "kernels/lookup/route_any_device.h"
+#include "kernels/lookup/route.h"
 
 #include <ATen/ops/_unique2.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/tensor.h>
 
-#include "kernels/lookup/embedding_any_device.h"
+#include "kernels/lookup/lookup_kernels.h"
 
 namespace tessera::detail {
 
-Route route_rows_any_device(
-    const at::Tensor& indices, c10::IntArrayRef bounds) {
-  check_indices_any_device(indices, bounds.back());
+Route route_rows_composed(const at::Tensor& indices, c10::IntArrayRef bounds) {
+  check_indices_composed(indices, bounds.back());
   Route route;
   std::tie(route.wanted, route.place, std::ignore) = at::_unique2(
       indices.to(at::kLong), /*sorted=*/true, /*return_inverse=*/true);

@@ -1,0 +1,49 @@
+// The kernels behind embedding.h, by device. Same contracts, but the arguments
+// were checked.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace tessera::detail {
+
+// Indices into a table of `table_rows` rows, of which
+// [first_row, first_row + rows) are held here.
+struct HeldRows {
+  const at::Tensor& indices;
+  int64_t first_row;
+  int64_t rows;
+  int64_t table_rows;
+};
+
+struct LookupKernels {
+  // lookup_rows; `held.rows` are those of `weight`.
+  at::Tensor (*forward)(const at::Tensor& weight, const HeldRows& held);
+  // lookup_rows_backward.
+  at::Tensor (*backward)(
+      const at::Tensor& grad,
+      const HeldRows& held,
+      int64_t padding_idx,
+      bool scale_grad_by_freq);
+  // lookup_rows_sparse_backward.
+  at::Tensor (*sparse_backward)(
+      const at::Tensor& grad, const HeldRows& held, int64_t padding_idx);
+};
+
+// In one pass: range test, copy of a row or zeros, and the first bad index.
+const LookupKernels& lookup_kernels_cpu();
+// A bad index gives zeros and is raised by a later call: see device_errors.h.
+// The sparse gradient waits for the device once, to learn how many rows there
+// are. Without CUDA's compiler the composed ones.
+const LookupKernels& lookup_kernels_cuda();
+// Compositions of ATen ops, for devices without kernels of ours. Finding a bad
+// index waits for the device. On meta tensors, which have no indices to look
+// at, there is no sparse gradient.
+const LookupKernels& lookup_kernels_composed();
+
+// Throws c10::IndexError that names the first index outside a table of
+// `table_rows` rows. A composition too.
+void check_indices_composed(const at::Tensor& indices, int64_t table_rows);
+
+}  // namespace tessera::detail
