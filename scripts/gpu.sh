@@ -16,14 +16,27 @@ build() {
     --target tests_kernels tests_cuda bench_gpu
 }
 
-# The kernels on the cases of the CPU's, then distributed tensors.
+# What a test program reports, without how long it took.
+report() {
+  sed -E 's/ (time|timestamp)="[^"]*"//g' "$build/report_$1.xml"
+}
+
+# The kernels on the cases of the CPU's, then distributed tensors: twice, and the
+# bits of their results must be the same. Last, two processes that share the GPU.
 test_() {
-  local program
-  for program in tests_kernels tests_cuda; do
-    OMP_NUM_THREADS=4 "$build/tests/$program" --gtest_brief=1
+  local run
+  OMP_NUM_THREADS=4 "$build/tests/tests_kernels" --gtest_brief=1
+  for run in 1 2; do
+    OMP_NUM_THREADS=4 "$build/tests/tests_cuda" --gtest_brief=1 \
+      --gtest_filter='-CudaProcesses.*' --gtest_output="xml:$build/report_$run.xml"
   done
+  grep -q 'bits' "$build/report_1.xml"
+  cmp <(report 1) <(report 2)
+  echo "both runs have the same bits"
   CUDA_LAUNCH_BLOCKING=1 "$build/tests/tests_cuda" --gtest_brief=1 \
     --gtest_filter='GpuErrors.*'
+  OMP_NUM_THREADS=4 scripts/launch.py --nproc-per-node 2 \
+    "$build/tests/tests_cuda" --gtest_brief=1 --gtest_filter='CudaProcesses.*'
 }
 
 # Random trials are many: a few cases of every kernel are enough here.

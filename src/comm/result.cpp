@@ -1,5 +1,6 @@
 #include "comm/result.h"
 
+#include <ATen/ops/cat.h>
 #include <c10/util/Exception.h>
 
 #include <numeric>
@@ -38,6 +39,16 @@ at::Tensor fresh_copy(const at::Tensor& in) {
   at::Tensor out = empty_result(in.sizes(), in.options());
   out.copy_(in);
   return out;
+}
+
+at::Tensor packed(const at::Tensor& in) {
+  const bool is_so = in.is_contiguous() && !in.is_conj() && !in.is_neg();
+  return is_so ? in : fresh_copy(in);
+}
+
+void concatenate(const at::Tensor& out, ShardsRef pieces, int64_t dim) {
+  at::Tensor target = out;
+  at::cat_out(target, pieces, dim);
 }
 
 bool outermost(c10::IntArrayRef sizes, int64_t dim) {

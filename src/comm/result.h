@@ -28,6 +28,13 @@ at::Tensor empty_exchanged(
 // A contiguous copy in memory of its own.
 at::Tensor fresh_copy(const at::Tensor& in);
 
+// The tensor itself where it is contiguous and neither conj() nor neg() is
+// pending, otherwise a copy that is so.
+at::Tensor packed(const at::Tensor& in);
+
+// Fills `out` with the pieces, one after the other along `dim`.
+void concatenate(const at::Tensor& out, ShardsRef pieces, int64_t dim);
+
 // True where slices of `sizes` along `dim` lie one after the other in memory.
 bool outermost(c10::IntArrayRef sizes, int64_t dim);
 

@@ -1,6 +1,5 @@
 #include "comm/simulated.h"
 
-#include <ATen/ops/cat.h>
 #include <c10/util/Exception.h>
 
 #include "comm/collectives.h"
@@ -13,7 +12,7 @@ namespace tessera::detail {
 
 namespace {
 
-using Group = c10::SmallVector<int64_t, 8>;
+using Positions = c10::SmallVector<int64_t, 8>;
 using Pieces = c10::SmallVector<at::Tensor, 8>;
 
 // Calls fn(group) for each group along the dimension, once.
@@ -26,16 +25,11 @@ void for_each_group(MeshDim at, Fn fn) {
   }
 }
 
-void concatenate(const at::Tensor& out, const Pieces& pieces, int64_t dim) {
-  at::Tensor target = out;
-  at::cat_out(target, at::TensorList(pieces.data(), pieces.size()), dim);
-}
-
 class SimulatedCollectives final : public Collectives {
  protected:
   Shards do_all_reduce(MeshDim at, ShardsRef in, ReduceOp op) override {
     Shards out(in.size());
-    for_each_group(at, [&](const Group& group) {
+    for_each_group(at, [&](const Positions& group) {
       Pieces terms;
       for (const int64_t p : group) terms.push_back(in[p]);
       auto& first = out[group[0]];
@@ -49,7 +43,7 @@ class SimulatedCollectives final : public Collectives {
   Shards do_all_gather(
       MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) override {
     Shards out(in.size());
-    for_each_group(at, [&](const Group& group) {
+    for_each_group(at, [&](const Positions& group) {
       const auto& sizes = parts[group[0]];
       auto& first = out[group[0]];
       first = empty_resized(in[group[0]], dim, total(sizes));
@@ -68,7 +62,7 @@ class SimulatedCollectives final : public Collectives {
       PartsRef parts,
       ReduceOp op) override {
     Shards out(in.size());
-    for_each_group(at, [&](const Group& group) {
+    for_each_group(at, [&](const Positions& group) {
       // Reduced whole and then split: n operations, not n times n.
       const auto& first = in[group[0]];
       const at::Tensor whole = empty_result(first.sizes(), first.options());
@@ -88,7 +82,7 @@ class SimulatedCollectives final : public Collectives {
       int64_t concat_dim,
       PartsRef concat_parts) override {
     Shards out(in.size());
-    for_each_group(at, [&](const Group& group) {
+    for_each_group(at, [&](const Positions& group) {
       const auto& concat = concat_parts[group[0]];
       const at::Tensor whole =
           empty_resized(in[group[0]], concat_dim, total(concat));
@@ -102,7 +96,7 @@ class SimulatedCollectives final : public Collectives {
 
   Shards do_broadcast(MeshDim at, ShardsRef in) override {
     Shards out(in.size());
-    for_each_group(at, [&](const Group& group) {
+    for_each_group(at, [&](const Positions& group) {
       out[group[0]] = fresh_copy(in[group[0]]);
       copy_to_others(out, group);
     });
@@ -112,7 +106,7 @@ class SimulatedCollectives final : public Collectives {
   Shards do_scatter(
       MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) override {
     Shards out(in.size());
-    for_each_group(at, [&](const Group& group) {
+    for_each_group(at, [&](const Positions& group) {
       scatter_parts(out, group, in[group[0]], dim, parts[group[0]]);
     });
     return out;
@@ -124,10 +118,10 @@ class SimulatedCollectives final : public Collectives {
       PartsRef send_rows,
       PartsRef recv_rows) override {
     Shards out(in.size());
-    for_each_group(at, [&](const Group& group) {
+    for_each_group(at, [&](const Positions& group) {
       Pieces pieces(group.size());
       // Where each sender's rows for the next receiver begin.
-      Group next(group.size(), 0);
+      Positions next(group.size(), 0);
       for (size_t c = 0; c < group.size(); ++c) {
         const auto& wanted = recv_rows[group[c]];
         auto& mine = out[group[c]];
@@ -155,7 +149,7 @@ class SimulatedCollectives final : public Collectives {
   // Gives rank c of the group a copy of part c of `whole`.
   static void scatter_parts(
       Shards& out,
-      const Group& group,
+      const Positions& group,
       const at::Tensor& whole,
       int64_t dim,
       const Parts& parts) {
@@ -168,7 +162,7 @@ class SimulatedCollectives final : public Collectives {
 
   // Gives every other rank of the group memory of its own with the first one's
   // result.
-  static void copy_to_others(Shards& out, const Group& group) {
+  static void copy_to_others(Shards& out, const Positions& group) {
     for (size_t c = 1; c < group.size(); ++c) {
       out[group[c]] = fresh_copy(out[group[0]]);
     }

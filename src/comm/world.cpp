@@ -20,13 +20,13 @@ namespace detail {
 
 namespace {
 
-using State = std::shared_ptr<WorldState>;
+using StatePtr = std::shared_ptr<WorldState>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 struct Worlds {
   std::shared_mutex mutex;
   // The innermost scope is the last.
-  std::vector<State> entered;
+  std::vector<StatePtr> entered;
 };
 
 Worlds& worlds() {
@@ -49,7 +49,7 @@ uint64_t next_id() {
   return next++;
 }
 
-void enter(const State& state) {
+void enter(const StatePtr& state) {
   auto& all = worlds();
   const std::unique_lock lock(all.mutex);
   all.entered.push_back(state);
@@ -57,7 +57,7 @@ void enter(const State& state) {
 }
 
 // Scopes may end in any order; the last of those left is the innermost.
-void leave(const State& state) {
+void leave(const StatePtr& state) {
   auto& all = worlds();
   const std::unique_lock lock(all.mutex);
   const auto found = std::find(all.entered.begin(), all.entered.end(), state);
@@ -65,7 +65,7 @@ void leave(const State& state) {
   publish_innermost(all);
 }
 
-State make_simulated(int64_t ranks) {
+StatePtr make_simulated(int64_t ranks) {
   auto state = std::make_shared<WorldState>(
       ProcessContext{next_id(), ranks, /*rank=*/-1}, WorldOptions{}.timeout);
   state->collectives = make_simulated_collectives();
@@ -94,7 +94,7 @@ void check_rank(int64_t rank, int64_t size) {
       " was given");
 }
 
-State make_processes(
+StatePtr make_processes(
     Launch launch, StorePtr store, std::chrono::milliseconds timeout) {
   auto state = std::make_shared<WorldState>(
       ProcessContext{next_id(), launch.size, launch.rank}, timeout);
@@ -108,14 +108,14 @@ State make_processes(
   return state;
 }
 
-State make_processes(
+StatePtr make_processes(
     Launch launch, const WorldOptions& options, const char* caller) {
   check_processes(options, caller);
   auto store = meet_at_address(launch, options.timeout, caller);
   return make_processes(std::move(launch), std::move(store), options.timeout);
 }
 
-State make_processes(
+StatePtr make_processes(
     Launch launch, const StorePtr& store, const WorldOptions& options) {
   auto own = meet_in_store(launch, store, options.timeout);
   return make_processes(std::move(launch), std::move(own), options.timeout);

@@ -5,6 +5,7 @@
 
 #include <unordered_map>
 
+#include "comm/async_errors.h"
 #include "comm/comm_event.h"
 #include "dispatch/agreement.h"
 #include "dispatch/call_key.h"
@@ -318,6 +319,13 @@ void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
   plan.dtypes_unknown = false;
 }
 
+// What kernels and collectives on a GPU have met by now; behind an op that
+// waits for the device, all of it.
+void raise_errors_of_devices() {
+  raise_device_errors();
+  raise_async_errors();
+}
+
 void execute(const OpInfo& op, OpPlan& plan, Stack& stack) {
   if (plan.mesh.local_positions().size() == 1 && plan.redistributions.empty() &&
       !op.returns_list && !plan.without_data) {
@@ -325,9 +333,7 @@ void execute(const OpInfo& op, OpPlan& plan, Stack& stack) {
   } else {
     run_on_shards(op, plan, stack);
   }
-  // What kernels on a GPU have met by now; behind an op that waits for the
-  // device, all of it.
-  raise_device_errors();
+  raise_errors_of_devices();
 }
 
 // The tensor of which a view op returns a view. Undefined for views of a
@@ -368,7 +374,7 @@ void run_without_rule(const OpInfo& op, Args args, Stack& stack) {
   }
   keep_grad_layouts(call_tensors(op, args).tensors);
   run_on_gathered(op, &stack);
-  raise_device_errors();
+  raise_errors_of_devices();
 }
 
 // Finds the plan of a call, or makes it, and carries it out.

@@ -2,10 +2,14 @@
 // 3, 4 and 2x2 ranks that share it, beside the same on the CPU. Built where
 // libtorch has CUDA; needs a device to run.
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <atomic>
+#include <string_view>
 
 #include "tessera/tessera.h"
 #include "testing/layouts.h"
@@ -23,6 +27,8 @@ using Shape = std::vector<int64_t>;
 class Cuda : public ::testing::TestWithParam<Shape> {
  protected:
   void SetUp() override { ASSERT_TRUE(torch::cuda::is_available()); }
+  // Two runs have the same bits: scripts/gpu.sh compares the reports.
+  void TearDown() override { RecordProperty("bits", std::to_string(bits_)); }
 
   // Every mesh dimension cuts as `p` says.
   ts::DTensor placed(const at::Tensor& value, const Placement& p) const {
@@ -36,13 +42,18 @@ class Cuda : public ::testing::TestWithParam<Shape> {
     return ts::Placements(mesh_.ndim(), p);
   }
 
-  static void expect_equal(const at::Tensor& actual, const at::Tensor& wanted) {
+  void expect_equal(const at::Tensor& actual, const at::Tensor& wanted) {
     const auto full = ts::DTensor(actual.detach()).full_tensor();
     EXPECT_TRUE(full.is_cuda());
+    const auto bytes = full.cpu().contiguous();
+    bits_ = 31 * bits_ + std::hash<std::string_view>{}(std::string_view(
+                             static_cast<const char*>(bytes.const_data_ptr()),
+                             bytes.nbytes()));
     EXPECT_TRUE(torch::allclose(full.cpu(), wanted.detach(), 1e-4, 1e-5))
         << full.cpu() - wanted.detach();
   }
 
+  size_t bits_ = 0;
   int64_t ranks_ = c10::multiply_integers(GetParam());
   ts::World world_ = ts::World::simulate(ranks_);
   ts::DeviceMesh mesh_ = ts::init_device_mesh("cuda", GetParam());
@@ -258,6 +269,44 @@ TEST_P(Cuda, ATrainingStepInAGraph) {
     stream.synchronize();
   }
   expect_equal(table, expected.cpu());
+}
+
+// Counts what makes the host wait for the device.
+class Waits : c10::WarningHandler {
+ public:
+  Waits() : guard_(this) { mode(c10::cuda::SyncDebugMode::L_WARN); }
+  ~Waits() override { mode(c10::cuda::SyncDebugMode::L_DISABLED); }
+  int64_t count() const { return count_; }
+
+ private:
+  static void mode(c10::cuda::SyncDebugMode mode) {
+    c10::cuda::warning_state().set_sync_debug_mode(mode);
+  }
+  void process(const c10::Warning& warning) override {
+    count_ += warning.msg().find("synchronizing") != std::string::npos ? 1 : 0;
+  }
+
+  std::atomic<int64_t> count_{0};
+  c10::WarningUtils::WarningHandlerGuard guard_;
+};
+
+// Each rank waits once at most, where it learns how many rows go to whom.
+TEST_P(Cuda, ALookupWaitsOnceForTheDevice) {
+  const auto w = placed(torch::randn({40, 6}).requires_grad_(), Shard(0));
+  const auto ids = placed(torch::randint(0, 40, {12}, torch::kLong), Shard(0));
+  const auto grad = placed(torch::randn({12, 6}), Shard(0));
+  for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
+    const ts::EmbeddingScope scope({.way = way});
+    at::embedding(w, ids).backward(grad);  // plans
+    w.mutable_grad() = at::Tensor();
+    const Waits waits;
+    const auto rows = at::embedding(w, ids);
+    EXPECT_LE(waits.count(), way == ts::LookupWay::Exchange ? ranks_ : 0);
+    const int64_t before = waits.count();
+    rows.backward(grad);
+    EXPECT_EQ(waits.count(), before);
+    w.mutable_grad() = at::Tensor();
+  }
 }
 
 TEST_P(Cuda, AClassifierTrains) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "comm/async_errors.h"
 #include "tessera/scopes.h"
 #include "tests/dispatch/full_value.h"
 
@@ -140,6 +141,18 @@ TEST(Errors, ItemReadsTheValue) {
     if (error_of([&] { read = total.item<double>(); }).empty()) {
       EXPECT_EQ(read, value().sum().item<double>());
     }
+  });
+}
+
+// What went wrong on a GPU after its call had returned.
+TEST(Errors, TheNextOpRaisesAnErrorOfACollective) {
+  on_four_ranks([](const DeviceMesh& mesh) {
+    const auto x = laid_out(value(), mesh, Shard(0), 1);
+    detail::post_async_error("[all_reduce] rank 3 was late");
+    detail::post_async_error("another");
+    EXPECT_THAT(
+        error_of([&] { x.add(1); }), HasSubstr("[all_reduce] rank 3 was late"));
+    expect_value(x.add(1), value() + 1);
   });
 }
 

@@ -30,14 +30,6 @@ Shards deliver(const at::Tensor& out, const at::Tensor& shard) {
   return {out.device() == shard.device() ? out : out.to(shard.device())};
 }
 
-// The bytes to send: contiguous, with what conj() and neg() left pending done.
-at::Tensor packed(const at::Tensor& tensor) {
-  if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
-    return tensor;
-  }
-  return fresh_copy(tensor);
-}
-
 // The slices of `out` along one dimension, each filled by another rank.
 class Slices {
  public:
@@ -95,16 +87,6 @@ class ProcessCollectives::Running {
   Group& group() const { return group_; }
 
  private:
-  static Key key_of(MeshDim at) {
-    const auto all = at.mesh.all_ranks();
-    Key key{at.mesh.device_type(), {}};
-    for (const int64_t position :
-         at.mesh.group(at.mesh.local_positions()[0], at.dim)) {
-      key.ranks.push_back(all[position]);
-    }
-    return key;
-  }
-
   const BlockingScope blocking_;
   Group& group_;
   const std::lock_guard<std::mutex> lock_;
@@ -114,6 +96,9 @@ Shards ProcessCollectives::do_all_reduce(
     MeshDim at, ShardsRef in, ReduceOp op) {
   Call call = this->call(CollectiveKind::AllReduce, at);
   call.reduction = static_cast<uint8_t>(op);
+  if (auto* const device = device_group(at, call, in[0])) {
+    return {device->all_reduce(call, in[0], op)};
+  }
   const Running running(*this, at, call);
   const at::Tensor shard = packed(on_host(in[0]));
   const at::Tensor out = empty_result(shard.sizes(), shard.options());
@@ -130,6 +115,9 @@ Shards ProcessCollectives::do_all_reduce(
 Shards ProcessCollectives::do_all_gather(
     MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) {
   const Call call = this->call(CollectiveKind::AllGather, at);
+  if (auto* const device = device_group(at, call, in[0])) {
+    return {device->all_gather(call, in[0], dim, parts[0])};
+  }
   const Running running(*this, at, call);
   Group& group = running.group();
   const int64_t me = group.coordinate();
@@ -149,6 +137,9 @@ Shards ProcessCollectives::do_reduce_scatter(
     MeshDim at, ShardsRef in, int64_t dim, PartsRef parts, ReduceOp op) {
   Call call = this->call(CollectiveKind::ReduceScatter, at);
   call.reduction = static_cast<uint8_t>(op);
+  if (auto* const device = device_group(at, call, in[0])) {
+    return {device->reduce_scatter(call, in[0], dim, parts[0], op)};
+  }
   const Running running(*this, at, call);
   Group& group = running.group();
   const at::Tensor shard = on_host(in[0]);
@@ -173,6 +164,10 @@ Shards ProcessCollectives::do_all_to_all(
     int64_t concat_dim,
     PartsRef concat_parts) {
   const Call call = this->call(CollectiveKind::AllToAll, at);
+  if (auto* const device = device_group(at, call, in[0])) {
+    return {device->all_to_all(
+        call, in[0], split_dim, split_parts[0], concat_dim, concat_parts[0])};
+  }
   const Running running(*this, at, call);
   Group& group = running.group();
   const auto& split = split_parts[0];
@@ -200,6 +195,9 @@ Shards ProcessCollectives::do_all_to_all(
 
 Shards ProcessCollectives::do_broadcast(MeshDim at, ShardsRef in) {
   const Call call = this->call(CollectiveKind::Broadcast, at);
+  if (auto* const device = device_group(at, call, in[0])) {
+    return {device->broadcast(call, in[0])};
+  }
   const Running running(*this, at, call);
   const at::Tensor shard = on_host(in[0]);
   Exchange exchange(running.group(), call);
@@ -218,6 +216,9 @@ Shards ProcessCollectives::do_broadcast(MeshDim at, ShardsRef in) {
 Shards ProcessCollectives::do_scatter(
     MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) {
   const Call call = this->call(CollectiveKind::Scatter, at);
+  if (auto* const device = device_group(at, call, in[0])) {
+    return {device->scatter(call, in[0], dim, parts[0])};
+  }
   const Running running(*this, at, call);
   Group& group = running.group();
   const int64_t me = group.coordinate();
@@ -242,6 +243,9 @@ Shards ProcessCollectives::do_scatter(
 Shards ProcessCollectives::do_all_to_all_rows(
     MeshDim at, ShardsRef in, PartsRef send_rows, PartsRef recv_rows) {
   const Call call = this->call(CollectiveKind::AllToAllRows, at);
+  if (auto* const device = device_group(at, call, in[0])) {
+    return {device->all_to_all_rows(call, in[0], send_rows[0], recv_rows[0])};
+  }
   const Running running(*this, at, call);
   Group& group = running.group();
   const auto& sent = send_rows[0];

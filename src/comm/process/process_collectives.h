@@ -1,4 +1,5 @@
-// The collectives of a world of processes, made of messages between them.
+// The collectives of a world of processes: made of messages between them, or,
+// for shards on GPUs, over NCCL.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -9,10 +10,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/collectives.h"
+#include "comm/process/device_group.h"
 #include "comm/process/environment.h"
 #include "comm/process/flat_reduce.h"
 #include "comm/process/group.h"
@@ -90,13 +93,22 @@ class ProcessCollectives final : public Collectives {
   struct Entry {
     std::mutex mutex;
     std::unique_ptr<Group> group;
+    // For shards on a GPU: not decided yet, or null, or over NCCL.
+    std::optional<std::unique_ptr<DeviceGroup>> device;
     c10::intrusive_ptr<c10d::Backend> backend;
   };
 
+  // This rank's group along a mesh dimension.
+  static Key key_of(MeshDim at);
   Call call(CollectiveKind collective, MeshDim at) const;
   Entry& entry(const Key& key);
   // The group, connected at its first use by its members only.
   Group& group(const Key& key, const Call& call);
+  // Where a shard on a GPU goes without the host. Null: it is in host memory,
+  // or must go through it. Decided at the first use by the members of the
+  // group.
+  DeviceGroup* device_group(
+      MeshDim at, const Call& call, const at::Tensor& shard);
   // The store, ranks and so on of a group to be made.
   GroupRequest request(
       const char* what, const Key& key, std::chrono::milliseconds timeout);

@@ -89,6 +89,16 @@ void ProcessCollectives::check_process(const char* caller) const {
       "of fork");
 }
 
+ProcessCollectives::Key ProcessCollectives::key_of(MeshDim at) {
+  const auto all = at.mesh.all_ranks();
+  Key key{at.mesh.device_type(), {}};
+  for (const int64_t position :
+       at.mesh.group(at.mesh.local_positions()[0], at.dim)) {
+    key.ranks.push_back(all[position]);
+  }
+  return key;
+}
+
 Call ProcessCollectives::call(CollectiveKind collective, MeshDim at) const {
   return {collective, &at.mesh, at.dim, timeout_.load()};
 }
@@ -125,15 +135,25 @@ Group& ProcessCollectives::group(const Key& key, const Call& call) {
   return *entry.group;
 }
 
+DeviceGroup* ProcessCollectives::device_group(
+    MeshDim at, const Call& call, const at::Tensor& shard) {
+  if (!shard.is_cuda()) return nullptr;
+  check_process(name(call.collective));
+  const Key key = key_of(at);
+  Entry& entry = this->entry(key);
+  const BlockingScope blocking;
+  const std::lock_guard lock(entry.mutex);
+  if (!entry.device) {
+    entry.device = make_device_group(
+        request("nccl", key, call.timeout), call, shard.device());
+  }
+  return entry.device->get();
+}
+
 c10::intrusive_ptr<c10d::Backend> ProcessCollectives::backend(MeshDim at) {
   check_process("get_group");
   const BlockingScope blocking;
-  Key key{at.mesh.device_type(), {}};
-  const auto all = at.mesh.all_ranks();
-  for (const int64_t position :
-       at.mesh.group(at.mesh.local_positions()[0], at.dim)) {
-    key.ranks.push_back(all[position]);
-  }
+  const Key key = key_of(at);
   Entry& entry = this->entry(key);
   const std::lock_guard lock(entry.mutex);
   if (!entry.backend) {

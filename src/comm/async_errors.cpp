@@ -1,0 +1,43 @@
+#include "comm/async_errors.h"
+
+#include <c10/util/Exception.h>
+
+#include <mutex>
+#include <utility>
+
+namespace tessera::detail {
+
+namespace {
+
+struct Posted {
+  std::mutex mutex;
+  std::string text;
+};
+
+Posted& posted() {
+  // Never deleted: the watchdog's thread may outlive static variables.
+  static auto* const instance = new Posted;
+  return *instance;
+}
+
+}  // namespace
+
+std::atomic<bool> async_error_posted{false};
+
+void post_async_error(const std::string& text) {
+  const std::lock_guard lock(posted().mutex);
+  if (posted().text.empty()) posted().text = text;
+  async_error_posted = true;
+}
+
+void raise_posted_error() {
+  std::string text;
+  {
+    const std::lock_guard lock(posted().mutex);
+    text = std::exchange(posted().text, {});
+    async_error_posted = false;
+  }
+  TORCH_CHECK(text.empty(), text);
+}
+
+}  // namespace tessera::detail
