@@ -1,6 +1,7 @@
 // Tessera: distributed tensors for libtorch. The whole public API.
 #pragma once
 
+#include "tessera/checkpoint.h"
 #include "tessera/debug.h"
 #include "tessera/distribute.h"
 #include "tessera/dtensor.h"

@@ -86,6 +86,7 @@ void bind_debugging(py::module_& m);
 void bind_embedding(py::module_& m);
 void bind_sharded(py::module_& m);
 void bind_sharded_lookups(py::module_& m);
+void bind_checkpoint(py::module_& m);
 // tensor_method and tensor_property: see attributes.cpp.
 void bind_attributes(py::module_& m);
 // Wrong arguments of all functions and methods that are bound by then are

@@ -56,6 +56,7 @@ PYBIND11_MODULE(_C, m) {
   ts::bind_debugging(m);
   ts::bind_embedding(m);
   ts::bind_sharded(m);
+  ts::bind_checkpoint(m);
   ts::bind_attributes(m);
   ts::bind_arguments(m);
   ts::release_lock_while_waiting();

@@ -18,8 +18,10 @@ import torch as _torch  # noqa: F401  (loads the libraries that _C stands on)
 from tessera import (  # noqa: F401
     _checkpoint,
     _composites,
+    _load_state_dict,
     _parametrizations,
     _refusals,
+    checkpoint,
     debug,
     experimental,
     placement_types,
@@ -61,6 +63,7 @@ __all__ = [
     "Replicate",
     "Shard",
     "World",
+    "checkpoint",
     "debug",
     "distribute_",
     "distribute_module",

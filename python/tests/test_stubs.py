@@ -55,7 +55,7 @@ def test_attributes_of_tensors():
 
 @pytest.mark.parametrize(
     "module",
-    [ts, ts.sharded, ts.debug, ts.placement_types, ts.experimental],
+    [ts, ts.checkpoint, ts.sharded, ts.debug, ts.placement_types, ts.experimental],
     ids=lambda module: module.__name__,
 )
 def test_public_names(module):

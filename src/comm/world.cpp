@@ -12,6 +12,7 @@
 #include "comm/process/process_collectives.h"
 #include "comm/process/world_store.h"
 #include "comm/simulated.h"
+#include "comm/world_end.h"
 #include "comm/world_state.h"
 
 namespace tessera {
@@ -210,7 +211,9 @@ World::World(std::shared_ptr<detail::WorldState> state)
 World::World(World&& other) noexcept = default;
 
 World::~World() {
-  if (state_) detail::leave(state_);
+  if (!state_) return;
+  detail::run_world_end_hooks();
+  detail::leave(state_);
 }
 
 int64_t World::size() const { return state_->process_context.world_size; }

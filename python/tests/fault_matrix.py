@@ -1,0 +1,227 @@
+"""Every fault at every moment of a step on every rank: survivors raise in time.
+
+    python/tests/fault_matrix.py [--faults kill,stop] [--phases save] [--ranks 0]
+
+Faults: a rank is killed, stopped, raises, calls another collective, looks up an
+index that is none, or has a label that is none. Moments: forward, backward, the
+optimizer's step, save and load. The processes are forks of this one.
+"""
+
+import argparse
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+
+import torch
+
+import tessera as ts
+from tessera import Partial, Replicate, Shard, checkpoint
+
+RANKS = 4
+TIMEOUT = 2.0
+FAULTS = ["kill", "stop", "raise", "collective", "index", "label"]
+PHASES = ["forward", "backward", "optimizer", "save", "load"]
+# Until every survivor has raised, in seconds.
+LIMITS = {"kill": 1.0, "stop": TIMEOUT + 1.0, "raise": 1.0}
+MISMATCH = 0.1
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Program:
+    """A table by rows, a linear layer, a loss over labels."""
+
+    def __init__(self, root):
+        self.root = root
+        self.mesh = ts.init_device_mesh("cpu", (RANKS,))
+        torch.manual_seed(1)
+        self.table = torch.nn.Embedding(16, 8)
+        self.linear = torch.nn.Linear(8, 5)
+        ts.distribute_(self.table.weight, self.mesh, [Shard(0)])
+        ts.distribute_module(self.linear, self.mesh)
+        parameters = [*self.table.parameters(), *self.linear.parameters()]
+        self.optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+        self.model = torch.nn.ModuleList([self.table, self.linear])
+        self.state = {"model": self.model, "optimizer": self.optimizer}
+
+    def local(self, values):
+        return ts.DTensor.from_local(
+            torch.tensor(values), self.mesh, [Shard(0)]
+        )
+
+    def loss(self, index=3, label=2):
+        rows = self.table(self.local([index, 1]))
+        return torch.nn.functional.cross_entropy(
+            self.linear(rows), self.local([label, 0])
+        )
+
+    def forward(self):
+        self.value = self.loss()
+        self.value.full_tensor()
+
+    def backward(self):
+        self.value.backward()
+
+    def optimizer_step(self):
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def save(self):
+        checkpoint.save(self.root, self.state, step=1)
+
+    def load(self):
+        checkpoint.load(os.path.join(self.root, "step_1"), self.state)
+
+    def phases(self):
+        return {
+            "forward": self.forward,
+            "backward": self.backward,
+            "optimizer": self.optimizer_step,
+            "save": self.save,
+            "load": self.load,
+        }
+
+
+def strike(program, fault):
+    """What the victim does instead."""
+    if fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if fault == "raise":
+        raise ZeroDivisionError("the program's own")
+    if fault == "collective":
+        pending = ts.DTensor.from_local(torch.ones(3), program.mesh, [Partial()])
+        pending.full_tensor()
+    if fault == "index":
+        program.loss(index=99).full_tensor()
+    if fault == "label":
+        program.loss(label=99).full_tensor()
+
+
+def rank_main(rank, port, root, fault, phase, victim, report):
+    torch.set_num_threads(1)
+    with ts.World.connect(rank, RANKS, "127.0.0.1", port, timeout=TIMEOUT):
+        program = Program(root)
+        for call in program.phases().values():
+            call()
+        ready = program.mesh  # every group has met; all begin together
+        ts.DTensor.from_local(torch.ones(1), ready, [Partial()]).full_tensor()
+        begin = time.monotonic()
+        try:
+            # What a fault does not reach at once it reaches in the next steps.
+            for step in range(3):
+                for name, call in program.phases().items():
+                    if rank == victim and name == phase and step == 0:
+                        begin = time.monotonic()
+                        os.write(report, f"{victim} struck {begin} -\n".encode())
+                        strike(program, fault)
+                    call()
+        except (RuntimeError, ValueError, IndexError) as error:
+            text = str(error).splitlines()[0].replace(" ", "_")
+            now = time.monotonic()
+            os.write(report, f"{rank} raised {now} {text[:400]}\n".encode())
+            # Its connections stay: the others must not live off its end.
+            time.sleep(0.3)
+
+
+def start(rank, arguments):
+    pid = os.fork()
+    if pid != 0:
+        return pid
+    code = 1
+    with contextlib.suppress(BaseException):
+        rank_main(rank, *arguments)
+        code = 0
+    os._exit(code)
+
+
+def case(fault, phase, victim, slack):
+    """Runs one case; returns what is wrong, or nothing, and the seconds."""
+    root = tempfile.mkdtemp()
+    reading, writing = os.pipe()
+    try:
+        port = free_port()
+        pids = [
+            start(rank, (port, root, fault, phase, victim, writing))
+            for rank in range(RANKS)
+        ]
+        os.close(writing)
+        deadline = time.monotonic() + 20
+        left = set(pids) - ({pids[victim]} if fault == "stop" else set())
+        while left and time.monotonic() < deadline:
+            left -= {pid for pid in left if os.waitpid(pid, os.WNOHANG)[0]}
+            time.sleep(0.005)
+        hung = [pids.index(pid) for pid in left]
+        for pid in left | ({pids[victim]} if fault == "stop" else set()):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        with os.fdopen(reading) as file:
+            lines = [line.split() for line in file]
+        struck = [float(line[2]) for line in lines if line[1] == "struck"]
+        raised = {
+            int(line[0]): (float(line[2]) - struck[0], line[3])
+            for line in lines
+            if line[1] == "raised" and struck
+        }
+        survivors = [rank for rank in range(RANKS) if rank != victim]
+        if hung:
+            return f"ranks {hung} hang", 0.0
+        silent = [rank for rank in survivors if rank not in raised]
+        if silent:
+            return f"ranks {silent} did not raise", 0.0
+        longest = max(raised[rank][0] for rank in survivors)
+        for rank in survivors:
+            text = raised[rank][1]
+            if "rank" not in text:
+                return f"rank {rank} names no rank: {text}", longest
+        limit = LIMITS.get(fault, MISMATCH) * slack
+        if longest > limit:
+            return f"{longest:.3f} s, more than {limit}: {raised}", longest
+        return "", longest
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def run(faults, phases, ranks, slack):
+    failures = []
+    longest = {}
+    for fault, phase, victim in itertools.product(faults, phases, ranks):
+        wrong, seconds = case(fault, phase, victim, slack)
+        longest[fault] = max(longest.get(fault, 0.0), seconds)
+        if wrong:
+            failures.append(f"{fault} in {phase} on rank {victim}: {wrong}")
+            print(failures[-1], flush=True)
+    return failures, longest
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument("--phases", default=",".join(PHASES))
+    parser.add_argument("--ranks", default="0,1,2,3")
+    parser.add_argument(
+        "--slack", type=float, default=1.0, help="limits times this"
+    )
+    args = parser.parse_args()
+    faults, phases = args.faults.split(","), args.phases.split(",")
+    ranks = [int(rank) for rank in args.ranks.split(",")]
+    failures, longest = run(faults, phases, ranks, args.slack)
+    cases = len(faults) * len(phases) * len(ranks)
+    times = {fault: round(seconds, 3) for fault, seconds in longest.items()}
+    print(f"{cases} cases, {len(failures)} failures; longest, in s: {times}")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+#include "api/checkpoint/load_into.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+#include <vector>
+
+#include "api/checkpoint/read_boxes.h"
+#include "dispatch/tensor.h"
+#include "tessera/shard_math.h"
+
+namespace tessera::detail {
+
+namespace {
+
+struct Destination {
+  at::Tensor memory;  // a shard, or a plain tensor
+  Box box;
+};
+
+void check_names(const Source& source, const TensorMap& tensors) {
+  std::string missing;
+  int64_t count = 0;
+  for (const auto& [name, tensor] : tensors) {
+    if (source.manifest().tensors.contains(name)) continue;
+    if (++count <= 5) missing += (count > 1 ? ", '" : "'") + name + "'";
+  }
+  if (count > 5) missing += " and " + std::to_string(count - 5) + " more";
+  TORCH_CHECK_VALUE(
+      count == 0, "[load] ", source.path(), " does not hold ", missing);
+}
+
+void check_fits(
+    const std::string& name,
+    const SavedTensor& saved,
+    const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(
+      tensor.defined(), "[load] '", name, "' is an undefined tensor");
+  TORCH_CHECK_VALUE(
+      tensor.sizes() == SizesRef(saved.shape),
+      "[load] '",
+      name,
+      "' has the shape ",
+      tensor.sizes(),
+      " but ",
+      SizesRef(saved.shape),
+      " was saved");
+  TORCH_CHECK_VALUE(
+      tensor.is_complex() == c10::isComplexType(saved.dtype),
+      "[load] '",
+      name,
+      "' is of dtype ",
+      tensor.scalar_type(),
+      " but ",
+      saved.dtype,
+      " was saved");
+}
+
+std::vector<Destination> destinations_of(
+    const std::string& name, const at::Tensor& tensor) {
+  if (!is_dtensor(tensor))
+    return {{tensor.detach(), whole_box(tensor.sizes())}};
+  const auto& spec = *distributed_meta(tensor).spec;
+  for (const auto& placement : spec.placements) {
+    TORCH_CHECK_VALUE(
+        !placement.is_partial(),
+        "[load] '",
+        name,
+        "' is a pending reduction (",
+        placement.str(),
+        "): load into a tensor that is sharded or replicated");
+  }
+  begin_write(tensor, "load");
+  const auto& shards = current_shards(tensor);
+  std::vector<Destination> out;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    Box box;
+    for (int64_t d = 0; d < spec.dim(); ++d) {
+      const auto range = local_range(
+          spec.sizes[d],
+          d,
+          spec.mesh,
+          spec.placements,
+          spec.mesh.local_positions()[i]);
+      box.begin.push_back(range.begin);
+      box.size.push_back(range.size);
+    }
+    out.push_back({shards[i], std::move(box)});
+  }
+  return out;
+}
+
+bool takes_bytes(const at::Tensor& memory, c10::ScalarType dtype) {
+  return memory.is_cpu() && memory.is_contiguous() &&
+         memory.scalar_type() == dtype && !memory.is_conj() && !memory.is_neg();
+}
+
+}  // namespace
+
+void load_into(const Source& source, const TensorMap& tensors) {
+  const c10::NoGradGuard no_grad;
+  check_names(source, tensors);
+  std::vector<BoxTarget> targets;
+  // Where bytes cannot go into place as they are: another device, dtype or
+  // order of dimensions.
+  std::vector<std::pair<at::Tensor, at::Tensor>> staged;
+  for (const auto& [name, tensor] : tensors) {
+    const auto& saved = source.manifest().tensors.at(name);
+    check_fits(name, saved, tensor);
+    for (auto& [memory, box] : destinations_of(name, tensor)) {
+      if (box.numel() == 0) continue;
+      TORCH_CHECK_VALUE(
+          !memory.is_meta(),
+          "[load] '",
+          name,
+          "' is a meta tensor: give it memory first (empty_like, to_empty)");
+      at::Tensor into = memory;
+      if (!takes_bytes(memory, saved.dtype)) {
+        into = at::empty(box.size, at::TensorOptions(saved.dtype));
+        staged.emplace_back(memory, into);
+      }
+      targets.push_back(
+          {name, &saved, box, static_cast<char*>(into.mutable_data_ptr())});
+    }
+    // As any other write in place does.
+    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  }
+  read_boxes(source, targets);
+  for (const auto& [memory, value] : staged) memory.copy_(value);
+}
+
+}  // namespace tessera::detail

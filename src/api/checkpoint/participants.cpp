@@ -1,0 +1,73 @@
+#include "api/checkpoint/participants.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+
+#include "comm/comm_event.h"
+#include "comm/errors.h"
+#include "core/process_context.h"
+
+namespace tessera::detail {
+
+Problem any_problem_of(c10::function_ref<void()> body) {
+  try {
+    return problem_of(body);
+  } catch (const std::exception& error) {
+    return {cause_of(error), ErrorKind::Error};
+  }
+}
+
+Participants Participants::alone() { return {}; }
+
+Participants Participants::of_world(Kind kind) {
+  const auto context = current_process_context();
+  if (!context) return alone();
+  Participants out;
+  out.size_ = context->world_size;
+  if (context->simulated()) {
+    out.here_.resize(out.size_);
+    std::iota(out.here_.begin(), out.here_.end(), 0);
+    return out;
+  }
+  out.here_ = {context->rank};
+  if (out.size_ > 1) {
+    // Meta tensors send nothing, so nobody else uses the connections of a meta
+    // mesh: a save in the background does not meet the program's collectives.
+    std::vector<int64_t> ranks(out.size_);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    // Another order is another group.
+    if (kind == Kind::Votes) std::reverse(ranks.begin(), ranks.end());
+    out.mesh_ = DeviceMesh("meta", ranks);
+  }
+  return out;
+}
+
+void Participants::together(
+    const char* cause, bool mine, c10::function_ref<void()> body) const {
+  const auto problem = mine ? any_problem_of(body) : Problem{};
+  const CommCauseGuard guard(cause);
+  if (mesh_) {
+    collectives(*mesh_).agree(*mesh_, problem.text, problem.kind);
+  } else if (!problem.text.empty()) {
+    throw_error(problem.kind, problem.text);
+  }
+}
+
+std::vector<int64_t> Participants::gather(
+    const std::vector<int64_t>& words,
+    const std::vector<int64_t>& counts) const {
+  if (!mesh_) return words;
+  const CommCauseGuard guard("tessera::checkpoint");
+  const auto mine = at::empty({static_cast<int64_t>(words.size())}, at::kLong);
+  std::copy(words.begin(), words.end(), mine.mutable_data_ptr<int64_t>());
+  const Shards in{mine};
+  const Parts parts(counts.begin(), counts.end());
+  const auto all = collectives(*mesh_).all_gather({*mesh_, 0}, in, 0, parts)[0];
+  const auto* data = all.const_data_ptr<int64_t>();
+  return {data, data + all.numel()};
+}
+
+}  // namespace tessera::detail

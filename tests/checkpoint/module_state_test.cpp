@@ -1,0 +1,206 @@
+// Modules and optimizers by name: resumed, they go on with the same numbers.
+#include <tessera/tessera.h>
+#include <torch/torch.h>
+
+#include <gtest/gtest.h>
+
+#include "run_directory.h"
+#include "testing/throws.h"
+#include "testing/worlds.h"
+
+namespace tessera {
+namespace module_state_test {
+
+using testing::RunDirectory;
+using testing::throws_saying;
+
+struct NetImpl : torch::nn::Module {
+  torch::nn::Embedding table{13, 8};
+  torch::nn::Linear linear{8, 3};
+  torch::nn::Dropout dropout{0.5};
+  at::Tensor count = register_buffer("count", torch::zeros({}));
+
+  NetImpl() {
+    register_module("table", table);
+    register_module("linear", linear);
+    register_module("dropout", dropout);
+  }
+  at::Tensor forward(const at::Tensor& ids) {
+    count.add_(1);
+    return linear(dropout(table(ids)));
+  }
+};
+TORCH_MODULE(Net);
+
+using MakeOptimizer =
+    std::function<std::unique_ptr<torch::optim::Optimizer>(torch::nn::Module&)>;
+
+template <typename Optimizer, typename Options>
+MakeOptimizer maker(Options options) {
+  return [options](torch::nn::Module& module)
+             -> std::unique_ptr<torch::optim::Optimizer> {
+    return std::make_unique<Optimizer>(module.parameters(), options);
+  };
+}
+
+std::vector<MakeOptimizer> optimizers() {
+  namespace optim = torch::optim;
+  return {
+      maker<optim::Adam>(optim::AdamOptions(0.1).amsgrad(true)),
+      maker<optim::AdamW>(optim::AdamWOptions(0.1)),
+      maker<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9)),
+      maker<optim::RMSprop>(
+          optim::RMSpropOptions(0.01).momentum(0.5).centered(true))};
+}
+
+void shard(Net& net, const DeviceMesh& mesh, Placement placement) {
+  distribute_module(
+      net.ptr(), mesh, [&](const std::string& name, auto&, const auto&) {
+        if (name == "table") distribute_(net->table->weight, mesh, {placement});
+        if (name == "linear") {
+          distribute_(net->linear->weight, mesh, {placement});
+        }
+      });
+}
+
+// Trains by the losses' sums; returns the loss of each step.
+std::vector<double> train(
+    Net& net,
+    torch::optim::Optimizer& optimizer,
+    const DeviceMesh& mesh,
+    int64_t begin,
+    int64_t end) {
+  std::vector<double> losses;
+  for (int64_t step = begin; step < end; ++step) {
+    const auto ids = torch::arange(6).add(step).remainder(13);
+    optimizer.zero_grad();
+    const auto loss =
+        net->forward(distribute_tensor(ids, mesh)).square().mean();
+    loss.backward();
+    optimizer.step();
+    losses.push_back(DTensor(loss).full_tensor().item<double>());
+    for (auto& group : optimizer.param_groups()) {
+      group.options().set_lr(group.options().get_lr() * 0.9);  // a scheduler
+    }
+  }
+  return losses;
+}
+
+class ModuleState : public ::testing::Test {
+ protected:
+  World& world_ = testing::test_world();
+  const DeviceMesh mesh_ = init_device_mesh("cpu", {4});
+  const RunDirectory run_;
+};
+
+TEST_F(ModuleState, ResumedLossesAreTheSameBits) {
+  for (const auto& make : optimizers()) {
+    run_.reset();
+    torch::manual_seed(3);
+    Net net;
+    shard(net, mesh_, Shard(0));
+    auto optimizer = make(*net);
+    train(net, *optimizer, mesh_, 0, 3);
+    save(run_.path(), *net, {optimizer.get()}, {.step = 3});
+    const auto expected = train(net, *optimizer, mesh_, 3, 7);
+
+    torch::manual_seed(99);
+    Net again;
+    shard(again, mesh_, Shard(0));
+    auto resumed = make(*again);
+    const auto found = load_latest(run_.path(), *again, {resumed.get()});
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(found->step, 3);
+    EXPECT_EQ(train(again, *resumed, mesh_, 3, 7), expected);
+    EXPECT_EQ(DTensor(again->count).full_tensor().item<int64_t>(), 7);
+  }
+}
+
+// In another layout sums have another order.
+TEST_F(ModuleState, ResumedInAnotherLayout) {
+  for (const auto& make : optimizers()) {
+    run_.reset();
+    torch::manual_seed(3);
+    Net net;
+    shard(net, mesh_, Shard(0));
+    auto optimizer = make(*net);
+    train(net, *optimizer, mesh_, 0, 3);
+    save(run_.path(), *net, {optimizer.get()});
+    const auto expected = train(net, *optimizer, mesh_, 3, 6);
+
+    Net again;
+    shard(again, mesh_, Shard(1));
+    auto resumed = make(*again);
+    // It has a state of its own by now.
+    train(again, *resumed, mesh_, 0, 1);
+    load(run_ / "step_0", *again, {resumed.get()}, {.generators = true});
+    const auto losses = train(again, *resumed, mesh_, 3, 6);
+    for (size_t i = 0; i < losses.size(); ++i) {
+      EXPECT_NEAR(losses[i], expected[i], 1e-5 * std::abs(expected[i]));
+    }
+  }
+}
+
+TEST_F(ModuleState, ServedWithoutAWorld) {
+  Net net;
+  shard(net, mesh_, Shard(0));
+  save(run_.path(), *net);
+  const auto table = DTensor(net->table->weight).full_tensor();
+  if (testing::over_processes()) {
+    const auto tensors = load_plain(run_ / "step_0");
+    EXPECT_TRUE(torch::equal(tensors.at("table.weight"), table));
+    return;
+  }
+  Net plain;
+  load(run_ / "step_0", *plain);
+  EXPECT_FALSE(is_dtensor(plain->table->weight));
+  EXPECT_TRUE(torch::equal(plain->table->weight, table));
+}
+
+TEST_F(ModuleState, StrictUnlessToldOtherwise) {
+  Net net;
+  save(
+      run_.path(),
+      {{"table.weight", net->table->weight}, {"more", net->count}});
+  throws_saying<c10::ValueError>(
+      "holds 'more', which the module does not have",
+      [&] { load(run_ / "step_0", *net); });
+  Net other;
+  load(run_ / "step_0", *other, {}, {.strict = false});
+  EXPECT_TRUE(torch::equal(other->table->weight, net->table->weight));
+  save(run_.path(), {{"table.weight", net->table->weight}});
+  throws_saying<c10::ValueError>(
+      "does not hold 'count', 'linear.bias', 'linear.weight'",
+      [&] { load(run_ / "step_0", *net); });
+}
+
+TEST_F(ModuleState, OptimizersOfOtherParameters) {
+  Net net;
+  Net other;
+  torch::optim::SGD optimizer(other->parameters(), 0.1);
+  throws_saying<c10::ValueError>("that the module does not have", [&] {
+    save(run_.path(), *net, {&optimizer});
+  });
+}
+
+TEST_F(ModuleState, MergedIntoOneFile) {
+  Net net;
+  shard(net, mesh_, Shard(1));
+  save(run_.path(), *net, {}, {.prefix = "model."});
+  run_.once(
+      [&] { merge(run_ / "step_0", run_ / "all.safetensors", "model."); });
+  Net plain;
+  load(run_ / "all.safetensors", *plain);
+  EXPECT_TRUE(torch::equal(
+      plain->linear->weight, DTensor(net->linear->weight).full_tensor()));
+  // Straight into shards.
+  Net sharded;
+  shard(sharded, mesh_, Shard(0));
+  load(run_ / "all.safetensors", *sharded);
+  EXPECT_TRUE(torch::equal(
+      DTensor(sharded->table->weight).full_tensor(),
+      DTensor(net->table->weight).full_tensor()));
+}
+
+}  // namespace module_state_test
+}  // namespace tessera
