@@ -54,16 +54,20 @@ def rank_main(rank, port, root, acknowledge, asynchronous, rows, how):
     torch.set_num_threads(1)
     with ts.World.connect(rank, RANKS, "127.0.0.1", port, timeout=5.0):
         mesh = ts.init_device_mesh("cpu", (RANKS,))
-        for step in range(1, 40):
-            made = checkpoint.save(
-                root,
-                state_of(mesh, float(step), rows),
-                step=step if how == "steps" else 7,
-                keep=2,
-                asynchronous=asynchronous,
-            )
-            if asynchronous:
-                made.wait()
+        for step in range(1, 200):
+            try:
+                made = checkpoint.save(
+                    root,
+                    state_of(mesh, float(step), rows),
+                    step=step if how == "steps" else 7,
+                    keep=2,
+                    asynchronous=asynchronous,
+                )
+                if asynchronous:
+                    made.wait()
+            except RuntimeError as error:
+                # As it should. Nobody is left to say goodbye to.
+                os._exit(3 if "rank" in str(error) else 5)
             os.write(acknowledge, bytes([step]))
 
 
@@ -74,9 +78,6 @@ def start(rank, arguments):
     with contextlib.suppress(BaseException):
         try:
             rank_main(rank, *arguments)
-        except RuntimeError as error:
-            os.write(2, b"" if "rank" in str(error) else str(error).encode())
-            os._exit(3)  # raised, as it should
         except BaseException:
             traceback.print_exc()
     os._exit(4)
