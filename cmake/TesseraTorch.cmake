@@ -50,8 +50,10 @@ function(tessera_check_backend result define header symbol)
     get_target_property(torch_cuda torch_cuda LOCATION)
     list(PREPEND CMAKE_REQUIRED_LIBRARIES "${torch_cuda}")
   endif()
-  set(CMAKE_REQUIRED_INCLUDES ${TORCH_INCLUDE_DIRS} ${CUDAToolkit_INCLUDE_DIRS}
-                              ${TESSERA_GLOO_INCLUDE_DIR})
+  set(CMAKE_REQUIRED_INCLUDES ${TORCH_INCLUDE_DIRS} ${CUDAToolkit_INCLUDE_DIRS})
+  if(TESSERA_GLOO_INCLUDE_DIR)
+    list(APPEND CMAKE_REQUIRED_INCLUDES "${TESSERA_GLOO_INCLUDE_DIR}")
+  endif()
   set(CMAKE_REQUIRED_DEFINITIONS -D${define})
   set(CMAKE_REQUIRED_QUIET ON)
   check_cxx_source_compiles(

@@ -3,7 +3,8 @@
 # libtorch of `python3` (or of CMAKE_PREFIX_PATH), nvcc, CMake, Ninja and
 # GoogleTest as they are there.
 #
-#   scripts/gpu.sh [build] [test] [sanitize] [bench]     (default: build test)
+#   scripts/gpu.sh [build] [test] [sanitize] [bench] [fbgemm]
+#                                                   (default: build test)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=build/cuda
@@ -28,7 +29,7 @@ test_() {
   OMP_NUM_THREADS=4 "$build/tests/tests_kernels" --gtest_brief=1
   for run in 1 2; do
     OMP_NUM_THREADS=4 "$build/tests/tests_cuda" --gtest_brief=1 \
-      --gtest_filter='-CudaProcesses.*' --gtest_output="xml:$build/report_$run.xml"
+      --gtest_filter='-Cuda*Process*' --gtest_output="xml:$build/report_$run.xml"
   done
   grep -q 'bits' "$build/report_1.xml"
   cmp <(report 1) <(report 2)
@@ -37,6 +38,8 @@ test_() {
     --gtest_filter='GpuErrors.*'
   OMP_NUM_THREADS=4 scripts/launch.py --nproc-per-node 2 \
     "$build/tests/tests_cuda" --gtest_brief=1 --gtest_filter='CudaProcesses.*'
+  OMP_NUM_THREADS=4 scripts/launch.py --nproc-per-node 1 \
+    "$build/tests/tests_cuda" --gtest_brief=1 --gtest_filter='CudaOneProcess.*'
 }
 
 # Random trials are many: a few cases of every kernel are enough here.
@@ -48,7 +51,7 @@ sanitize() {
       --gtest_filter='*gpu*-*RandomTrials*:*IndexOutside*'
     OMP_NUM_THREADS=4 compute-sanitizer --tool "$tool" --error-exitcode 3 \
       "$build/tests/tests_cuda" --gtest_brief=1 \
-      --gtest_filter='GpuKernels.StridedBags:GpuKernels.Renorm:GpuKernels.ManyOwners:GpuRandom.*'
+      --gtest_filter='GpuKernels.StridedBags:GpuKernels.Renorm:GpuKernels.ManyOwners:GpuKernels.InAGraph:GpuRandom.*'
   done
 }
 
@@ -58,8 +61,9 @@ for step in "${steps[@]}"; do
     test) test_ ;;
     sanitize) sanitize ;;
     bench) "$build/benchmarks/gpu/bench_gpu" ;;
+    fbgemm) python3 benchmarks/gpu/fbgemm.py ;;
     *)
-      sed -n '2,7p' "$0" >&2
+      sed -n '2,8p' "$0" >&2
       exit 2
       ;;
   esac

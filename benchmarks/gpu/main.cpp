@@ -7,10 +7,15 @@
 // as often as it is: what caches save shows as more than the copy's bandwidth.
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
+#include <tuple>
+#include <vector>
 
 #include "kernels/bag/bag.h"
+#include "kernels/cuda/call.h"
 #include "kernels/lookup/embedding.h"
 #include "kernels/lookup/route.h"
 #include "tessera/tessera.h"
@@ -201,6 +206,33 @@ void gradients(const Table& out, const Case& c, bool sparse) {
       bytes);
 }
 
+// Of `milliseconds` of an update: how much of it makes entries and sorts them.
+void sorting(const Case& c, double milliseconds_of_update) {
+  using namespace ts::detail::cuda;
+  const Call call(c.indices);
+  const EntryMemory memory = entry_memory(call, kIndices);
+  const auto entries = [&] {
+    C10_CUDA_CHECK(lookup_entries(
+        integers_of(c.indices),
+        {0, c.rows(), c.rows()},
+        /*padding=*/-1,
+        memory.entries,
+        call.report(),
+        call.stream()));
+  };
+  const double made = milliseconds(entries);
+  const double both = milliseconds([&] {
+    entries();
+    sorted_entries(call, memory, kIndices, c.rows());
+  });
+  std::printf(
+      "| sorting in it, %s | ours | %.3f | | %.0f%% of the update | <= 20%% "
+      "|\n",
+      c.name.c_str(),
+      both - made,
+      100 * (both - made) / milliseconds_of_update);
+}
+
 // Bags' backward with plain gradient descent on the rows.
 void updates(const Table& out, const Case& c) {
   const auto offsets = at::arange(kBags, gpu(at::kLong)).mul(kBagLength);
@@ -213,13 +245,15 @@ void updates(const Table& out, const Case& c) {
       ts::detail::BagMode::kSum,
       std::nullopt};
   // A gradient for each entry; each row that has one read and written.
+  const double ours = milliseconds(
+      [&] { ts::detail::embedding_bag_step_(c.table, bags, 1e-9); });
   out.add(
       "bag backward + SGD, " + c.name,
       "ours",
-      milliseconds(
-          [&] { ts::detail::embedding_bag_step_(c.table, bags, 1e-9); }),
+      ours,
       c.row_bytes() * (kIndices + 2 * c.distinct),
       ">= 60%");
+  sorting(c, ours);
   const auto plain = c.table.detach().requires_grad_();
   out.add(
       "bag backward + SGD, " + c.name,
@@ -252,16 +286,32 @@ void routing(const Table& out, const Case& c) {
       0);
 }
 
-void small_ops(const Table& out) {
+void small_ops() {
   const c10::InferenceMode inference;
   const auto plain = at::ones({4, 4}, gpu(at::kFloat));
   const auto world = ts::World::simulate(1);
   const auto mesh = ts::init_device_mesh("cuda", {1});
   const at::Tensor ours = ts::distribute_tensor(plain, mesh, {ts::Shard(0)});
-  const double of_plain = host_microseconds([&] { plain.add(plain); }, 20'000);
-  const double of_ours = host_microseconds([&] { ours.add(ours); }, 20'000);
-  std::printf("\n4x4 add: plain %.2f us, ours %.2f us\n", of_plain, of_ours);
-  (void)out;
+  at::Tensor written = plain.clone();
+  at::Tensor our_written = ours.clone();
+  const std::vector<
+      std::tuple<const char*, std::function<void()>, std::function<void()>>>
+      ops{{"add", [&] { plain.add(plain); }, [&] { ours.add(ours); }},
+          {"add_",
+           [&] { written.add_(plain); },
+           [&] { our_written.add_(ours); }},
+          {"relu", [&] { plain.relu(); }, [&] { ours.relu(); }},
+          {"view", [&] { plain.view({4, 4}); }, [&] { ours.view({4, 4}); }}};
+  std::printf("\n| 4x4, us | plain | ours | added |\n|---|---|---|---|\n");
+  for (const auto& [name, of_plain, of_ours] : ops) {
+    const auto [plain_us, our_us] = host_microseconds(of_plain, of_ours);
+    std::printf(
+        "| %s | %.2f | %.2f | %.2f |\n",
+        name,
+        plain_us,
+        our_us,
+        our_us - plain_us);
+  }
 }
 
 }  // namespace
@@ -300,6 +350,6 @@ int main() {
   lookups(out, half, false);
   bags(out, half);
   updates(out, half);
-  small_ops(out);
+  small_ops();
   return 0;
 }

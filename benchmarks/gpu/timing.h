@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 
 namespace tessera::benchmark {
 
@@ -10,8 +11,10 @@ namespace tessera::benchmark {
 // device's clock, after two that warm up.
 double milliseconds(const std::function<void()>& call, int rounds = 9);
 
-// Microseconds a call of many in a row, by the host's clock, device included.
-double host_microseconds(const std::function<void()>& call, int calls);
+// Microseconds that the host needs for one call of `a` and of `b`: the least of
+// many short series in turns, none of which waits for the device.
+std::pair<double, double> host_microseconds(
+    const std::function<void()>& a, const std::function<void()>& b);
 
 // One table: each line is a time and, where bytes are given, the bandwidth and
 // its share of that of a copy.

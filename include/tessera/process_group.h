@@ -14,7 +14,8 @@ class Backend;
 
 namespace tessera {
 
-// A Gloo backend for the group of this process's rank along `dim`; include
+// A backend for the group of this process's rank along `dim`: NCCL on a mesh of
+// "cuda" whose ranks each have a GPU (the current one), otherwise Gloo. Include
 // c10d's Backend.hpp to use it. Its connections are its own: calls may be
 // issued in any order beside ops on distributed tensors. Connects at the first
 // call for a group, which every rank of it must make. Throws c10::Error in a

@@ -18,6 +18,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "dispatch/tensor.h"
 #include "tessera/shard_math.h"
@@ -215,7 +216,19 @@ at::Tensor& held_gradient() {
 }
 
 void clone_gradient(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  held_gradient() = at::Tensor();
+  const at::Tensor held = std::exchange(held_gradient(), {});
+  const auto count = op.schema().arguments().size();
+  const auto& self = torch::jit::peek(*stack, 0, count).toTensor();
+  // Autograd's reference, the stack's and ours: nobody else can see that the
+  // clone shares the memory of the gradient, which a plain one does too.
+  constexpr size_t kOnlyAutograd = 3;
+  if (held.defined() && held.is_same(self) &&
+      self.use_count() == kOnlyAutograd) {
+    at::Tensor alias = make_alias(self);
+    torch::jit::drop(*stack, count);
+    torch::jit::push(*stack, std::move(alias));
+    return;
+  }
   run_as_dense(op, stack);
 }
 

@@ -2,7 +2,9 @@
 // host memory. Started by a launcher (scripts/gpu.sh does).
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "tessera/process_group.h"
 #include "tessera/tessera.h"
 #include "testing/worlds.h"
 
@@ -44,6 +46,18 @@ class CudaProcesses : public ::testing::Test {
   std::optional<ts::DeviceMesh> cuda_;
   std::optional<ts::DeviceMesh> cpu_;
 };
+
+// A group of one rank; it is started alone.
+TEST(CudaOneProcess, ItsGroupIsNccl) {
+  ASSERT_TRUE(ts::testing::over_processes()) << "start it with a launcher";
+  const int64_t ranks = ts::testing::test_world().size();
+  ASSERT_EQ(ranks, 1);
+  const auto group = ts::get_group(ts::init_device_mesh("cuda", {1}), 0);
+  EXPECT_EQ(group->getBackendName(), "nccl");
+  std::vector<at::Tensor> x{torch::ones({3}, torch::kCUDA)};
+  group->allreduce(x)->wait();
+  EXPECT_TRUE(at::equal(x[0].cpu(), torch::ones({3})));
+}
 
 const std::vector<Placement>& layouts() {
   static const std::vector<Placement> all{Replicate(), Shard(0), Shard(1)};

@@ -271,6 +271,57 @@ TEST_P(Cuda, ATrainingStepInAGraph) {
   expect_equal(table, expected.cpu());
 }
 
+// The same with bags, of tables whose rows or columns are sharded.
+TEST_P(Cuda, ATrainingStepOfBagsInAGraph) {
+  for (const auto& layout : {Shard(0), Shard(1)}) {
+    for (const int64_t mode : {0, 1}) {
+      SCOPED_TRACE(layout.str());
+      const auto value = torch::randn({12, 6});
+      const auto target = torch::randn({4, 6}).cuda();
+      const auto table = placed(value.clone().requires_grad_(), layout);
+      const auto expected = value.cuda().requires_grad_();
+      const auto indices = torch::zeros({8}, torch::kLong).cuda();
+      const auto offsets = torch::tensor({0, 3, 3, 6}, torch::kLong).cuda();
+      const auto step = [&](const at::Tensor& weight,
+                            const at::Tensor& ids,
+                            const at::Tensor& starts,
+                            const at::Tensor& wanted) {
+        weight.mutable_grad() = at::Tensor();
+        const auto bags =
+            std::get<0>(at::embedding_bag(weight, ids, starts, false, mode));
+        torch::mse_loss(bags, wanted).backward();
+        const torch::NoGradGuard no_grad;
+        at::Tensor(weight).sub_(weight.grad(), 0.5);
+      };
+      const auto ids = placed(indices, Replicate());
+      const auto starts = placed(offsets, Replicate());
+      const auto wanted = placed(target, Replicate());
+      const auto stream = c10::cuda::getStreamFromPool();
+      at::cuda::CUDAGraph graph;
+      {
+        const c10::cuda::CUDAStreamGuard guard(stream);
+        step(table, ids, starts, wanted);  // warms up
+        step(expected, indices, offsets, target);
+        table.mutable_grad() = at::Tensor();
+        stream.synchronize();
+        graph.capture_begin();
+        step(table, ids, starts, wanted);
+        graph.capture_end();
+        for (int run = 0; run < 3; ++run) {
+          indices.copy_(torch::randint(0, 12, {8}, torch::kLong));
+          for (int64_t rank = 0; rank < ranks_; ++rank) {
+            ids.shard(rank).copy_(indices);
+          }
+          graph.replay();
+          step(expected, indices, offsets, target);
+        }
+        stream.synchronize();
+      }
+      expect_equal(table, expected.cpu());
+    }
+  }
+}
+
 // Counts what makes the host wait for the device.
 class Waits : c10::WarningHandler {
  public:

@@ -81,10 +81,12 @@ class DeviceGroup {
   std::mutex mutex_;
 };
 
-// Meets the other ranks of a group, which all call this, and makes the group if
-// each of them has a GPU of its own and NCCL. Otherwise all get null: shards
-// then go through host memory.
+// Both meet the other ranks of a group, which all call them, and make it if
+// each of them has a GPU of its own and NCCL. Otherwise all get null.
 std::unique_ptr<DeviceGroup> make_device_group(
     const GroupRequest& request, const Call& call, c10::Device device);
+// For the GPU that is current in this process.
+c10::intrusive_ptr<c10d::Backend> make_users_device_backend(
+    const GroupRequest& request);
 
 }  // namespace tessera::detail

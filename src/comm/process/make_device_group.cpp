@@ -1,4 +1,6 @@
 // Whether a group's shards on GPUs go over NCCL: all of its ranks decide alike.
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <set>
@@ -10,38 +12,58 @@
 
 namespace tessera::detail {
 
+namespace {
+
+// How a group with a GPU for each rank met; or why it is none.
+struct GpuMeeting {
+  c10::intrusive_ptr<c10d::Store> store;
+  const char* why_not = nullptr;
+};
+
+// `gpu` is the name of this rank's; "" if it can use none.
+GpuMeeting meet_with_gpus(const GroupRequest& request, const std::string& gpu) {
+  const auto meeting = within<Meeting>(
+      request.timeout + std::chrono::milliseconds(500), [request, gpu] {
+        return meet(
+            request.store,
+            request.ranks,
+            static_cast<size_t>(request.coordinate),
+            gpu,
+            request.timeout);
+      });
+  TORCH_CHECK(
+      meeting.missing.empty(), name_ranks(meeting.missing), " did not come");
+  const std::set<std::string> gpus(meeting.texts.begin(), meeting.texts.end());
+  if (gpus.contains("")) {
+    return {
+        {},
+        " has ranks without NCCL (torch was built without it, or "
+        "TESSERA_NCCL=0 is set)"};
+  }
+  if (gpus.size() < request.ranks.size()) {
+    return {{}, " has ranks that share a GPU, which NCCL refuses"};
+  }
+  return {meeting.store};
+}
+
+}  // namespace
+
 std::unique_ptr<DeviceGroup> make_device_group(
     const GroupRequest& request, const Call& call, c10::Device device) {
   try {
-    const auto meeting = within<Meeting>(
-        request.timeout + std::chrono::milliseconds(500),
-        [request, gpu = nccl_device_name(device)] {
-          return meet(
-              request.store,
-              request.ranks,
-              static_cast<size_t>(request.coordinate),
-              gpu,
-              request.timeout);
-        });
-    TORCH_CHECK(
-        meeting.missing.empty(), name_ranks(meeting.missing), " did not come");
-    const std::set<std::string> gpus(
-        meeting.texts.begin(), meeting.texts.end());
-    if (gpus.contains("") || gpus.size() < request.ranks.size()) {
+    const auto met = meet_with_gpus(request, nccl_device_name(device));
+    if (met.why_not != nullptr) {
       TORCH_WARN_ONCE(
           "[World] ",
           describe_group(request.ranks, call),
-          gpus.contains("")
-              ? " has ranks without NCCL (torch was built without it, or "
-                "TESSERA_NCCL=0 is set)"
-              : " has ranks that share a GPU, which NCCL refuses",
+          met.why_not,
           ": tensors on GPUs go through host memory");
       return nullptr;
     }
     return std::make_unique<DeviceGroup>(
         request.ranks,
         request.coordinate,
-        make_nccl(meeting.store, request.ranks, request.coordinate, device));
+        make_nccl(met.store, request.ranks, request.coordinate, device));
   } catch (const std::exception& error) {
     TORCH_CHECK(
         false,
@@ -56,6 +78,19 @@ std::unique_ptr<DeviceGroup> make_device_group(
         ". Check that every rank of it is running and calls the same "
         "collectives in the same order");
   }
+}
+
+c10::intrusive_ptr<c10d::Backend> make_users_device_backend(
+    const GroupRequest& request) {
+  const std::string gpu =
+      c10::impl::hasDeviceGuardImpl(c10::kCUDA)
+          ? nccl_device_name(
+                c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice())
+          : "";
+  const auto met = meet_with_gpus(request, gpu);
+  if (met.why_not != nullptr) return {};
+  return make_users_nccl(
+      met.store, request.ranks, request.coordinate, request.timeout);
 }
 
 }  // namespace tessera::detail

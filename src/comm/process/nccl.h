@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,11 +29,19 @@ struct DeviceBackend {
 std::string nccl_device_name(c10::Device device);
 
 // Makes the backend of a group whose members all call this, each with a GPU of
-// its own. Requires: nccl_device_name is not empty.
+// its own. Errors of its collectives are left to who watches them.
+// Requires: nccl_device_name is not empty.
 DeviceBackend make_nccl(
     const c10::intrusive_ptr<c10d::Store>& store,
     const std::vector<int64_t>& ranks,
     int64_t coordinate,
     c10::Device device);
+
+// The same for collectives of the user's own: errors are handled as c10d does.
+c10::intrusive_ptr<c10d::Backend> make_users_nccl(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    const std::vector<int64_t>& ranks,
+    int64_t coordinate,
+    std::chrono::milliseconds timeout);
 
 }  // namespace tessera::detail

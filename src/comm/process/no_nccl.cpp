@@ -15,4 +15,12 @@ DeviceBackend make_nccl(
   TORCH_INTERNAL_ASSERT(false, "built without NCCL");
 }
 
+c10::intrusive_ptr<c10d::Backend> make_users_nccl(
+    const c10::intrusive_ptr<c10d::Store>& /*store*/,
+    const std::vector<int64_t>& /*ranks*/,
+    int64_t /*coordinate*/,
+    std::chrono::milliseconds /*timeout*/) {
+  TORCH_INTERNAL_ASSERT(false, "built without NCCL");
+}
+
 }  // namespace tessera::detail

@@ -158,7 +158,14 @@ c10::intrusive_ptr<c10d::Backend> ProcessCollectives::backend(MeshDim at) {
   const std::lock_guard lock(entry.mutex);
   if (!entry.backend) {
     try {
-      entry.backend = make_gloo(request("c10d", key, timeout_.load()));
+      const auto timeout = timeout_.load();
+      if (key.device_type == "cuda") {
+        entry.backend =
+            make_users_device_backend(request("c10d_nccl", key, timeout));
+      }
+      if (!entry.backend) {
+        entry.backend = make_gloo(request("c10d", key, timeout));
+      }
     } catch (const c10::NotImplementedError&) {
       throw;
     } catch (const std::exception& error) {

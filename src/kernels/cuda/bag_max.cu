@@ -2,14 +2,11 @@
 #include <cmath>
 
 #include "kernels/cuda/bag.h"
-#include "kernels/cuda/bag_bounds.cuh"
-#include "kernels/cuda/lanes.cuh"
+#include "kernels/cuda/bag_rows.cuh"
 
 namespace tessera::detail::cuda {
 
 namespace {
-
-constexpr int kRows = 4;
 
 template <int kStep, typename T>
 __global__ void __launch_bounds__(kThreads) max_kernel(
@@ -27,8 +24,6 @@ __global__ void __launch_bounds__(kThreads) max_kernel(
     return;
   }
   const BagRange range = bag_range(bags, bag, report);
-  const T* const data = static_cast<const T*>(table.data) + column;
-  const bool inside = column < table.width;
   const S lowest = static_cast<S>(-INFINITY);
   S best[kStep];
   int32_t who[kStep];
@@ -39,51 +34,31 @@ __global__ void __launch_bounds__(kThreads) max_kernel(
   }
   bool leads = true;    // no entry of the bag, here or elsewhere, came before
   bool opened = false;  // an entry came that is held here
-  for (int64_t e = range.begin; e < range.end; e += kRows) {
-    int64_t rows[kRows];
-    bool first[kRows];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      rows[r] = -1;
-      first[r] = false;
-      if (e + r < range.end) {
-        const int64_t index = bags.indices[e + r];
-        const int64_t row =
-            row_of(table.part, index, e + r, report, BadInput::kBagIndex);
-        if (index != bags.padding) {
-          first[r] = leads;
-          leads = false;
-          rows[r] = inside ? row : -1;
-        }
-      }
-    }
-    Raw<T, kStep> raw[kRows];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (rows[r] >= 0) {
-        raw[r] = fetch<kStep>(data + rows[r] * table.stride);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (rows[r] >= 0) {
-        S terms[kStep];
-        widen(raw[r], terms);
+  for_each_row<kStep, T>(
+      table,
+      bags,
+      range,
+      column,
+      report,
+      [&](bool pads) {
+        const bool first = leads && !pads;
+        leads = leads && pads;
+        return first;
+      },
+      [&](int64_t entry, bool first, S(&terms)[kStep]) {
 #pragma unroll
         for (int k = 0; k < kStep; ++k) {
           // The first entry held here takes the place even of minus infinity;
           // a NaN only if it opens the whole bag.
           const S v = terms[k];
-          if (v > best[k] || first[r] || (!opened && v == v)) {
+          if (v > best[k] || first || (!opened && v == v)) {
             best[k] = v;
-            who[k] = static_cast<int32_t>(e + r);
+            who[k] = static_cast<int32_t>(entry);
           }
         }
         opened = true;
-      }
-    }
-  }
-  if (!inside) {
+      });
+  if (column >= table.width) {
     return;
   }
   if (!opened && zero_if_empty) {

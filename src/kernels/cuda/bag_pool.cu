@@ -1,14 +1,10 @@
 // Sums, means and counts of bags: a group of lanes takes a bag.
 #include "kernels/cuda/bag.h"
-#include "kernels/cuda/bag_bounds.cuh"
-#include "kernels/cuda/lanes.cuh"
+#include "kernels/cuda/bag_rows.cuh"
 
 namespace tessera::detail::cuda {
 
 namespace {
-
-// Rows that a group has in flight at once.
-constexpr int kRows = 4;
 
 __global__ void counts_kernel(Bags bags, int64_t* counts, Report report) {
   const int64_t bag =
@@ -36,39 +32,22 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(
     return;
   }
   const BagRange range = bag_range(bags, bag, report);
-  const T* const data = static_cast<const T*>(table.data) + column;
   const T* const weights = static_cast<const T*>(pool.weights);
-  const bool inside = column < table.width;
   int64_t padded = 0;
   S sums[kStep] = {};
-  for (int64_t e = range.begin; e < range.end; e += kRows) {
-    int64_t rows[kRows];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      rows[r] = -1;
-      if (e + r < range.end) {
-        const int64_t index = bags.indices[e + r];
-        const int64_t row =
-            row_of(table.part, index, e + r, report, BadInput::kBagIndex);
-        const bool pads = index == bags.padding;
+  for_each_row<kStep, T>(
+      table,
+      bags,
+      range,
+      column,
+      report,
+      [&](bool pads) {
         padded += pads;
-        rows[r] = pads || !inside ? -1 : row;
-      }
-    }
-    Raw<T, kStep> raw[kRows];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (rows[r] >= 0) {
-        raw[r] = fetch<kStep>(data + rows[r] * table.stride);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (rows[r] >= 0) {
-        S terms[kStep];
-        widen(raw[r], terms);
+        return false;
+      },
+      [&](int64_t entry, bool, S(&terms)[kStep]) {
         if (weights != nullptr) {
-          const S weight = widened(weights[e + r]);
+          const S weight = widened(weights[entry]);
 #pragma unroll
           for (int k = 0; k < kStep; ++k) {
             terms[k] *= weight;
@@ -78,10 +57,8 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(
         for (int k = 0; k < kStep; ++k) {
           sums[k] += terms[k];
         }
-      }
-    }
-  }
-  if (!inside) {
+      });
+  if (column >= table.width) {
     return;
   }
   if (pool.mean) {

@@ -1,0 +1,61 @@
+// The one loop over the rows of a bag.
+#pragma once
+
+#include "kernels/cuda/bag.h"
+#include "kernels/cuda/bag_bounds.cuh"
+#include "kernels/cuda/lanes.cuh"
+
+namespace tessera::detail::cuda {
+
+// Reads this lane's columns of the rows that a bag has here, in the order of
+// its entries, several of them in flight at once. For each entry, held here or
+// not, calls mark(is it padding) when its index is read, which returns a bool;
+// for each that is held, take(entry, that bool, the widened columns). Indices
+// are checked. Lanes whose columns are outside the table take nothing.
+template <int kStep, typename T, class Mark, class Take>
+__device__ inline void for_each_row(
+    const BagTable& table,
+    const Bags& bags,
+    BagRange range,
+    int64_t column,
+    const Report& report,
+    Mark mark,
+    Take take) {
+  constexpr int kRows = 4;
+  const T* const data = static_cast<const T*>(table.data) + column;
+  const bool inside = column < table.width;
+  for (int64_t e = range.begin; e < range.end; e += kRows) {
+    int64_t rows[kRows];
+    bool marks[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      rows[r] = -1;
+      marks[r] = false;
+      if (e + r < range.end) {
+        const int64_t index = bags.indices[e + r];
+        const int64_t row =
+            row_of(table.part, index, e + r, report, BadInput::kBagIndex);
+        const bool pads = index == bags.padding;
+        marks[r] = mark(pads);
+        rows[r] = pads || !inside ? -1 : row;
+      }
+    }
+    Raw<T, kStep> raw[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (rows[r] >= 0) {
+        raw[r] = fetch<kStep>(data + rows[r] * table.stride);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (rows[r] >= 0) {
+        Sum<T> terms[kStep];
+        widen(raw[r], terms);
+        take(e + r, marks[r], terms);
+      }
+    }
+  }
+}
+
+}  // namespace tessera::detail::cuda
