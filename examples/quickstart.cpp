@@ -35,8 +35,8 @@ struct ClassifierImpl : torch::nn::Module {
 };
 TORCH_MODULE(Classifier);
 
-// Who holds what. The table is cut by columns, the first layer by its outputs,
-// the second by its inputs; what is not named here is replicated.
+// Who holds what. The table is column-wise sharded, the first layer by its
+// outputs, the second by its inputs; what is not named here is replicated.
 void partition(
     const std::string& name,
     torch::nn::Module& module,

@@ -61,11 +61,11 @@ class Maker {
     };
   }
 
-  void add_forward(const std::string& name, std::vector<Way> ways) {
-    for (auto& way : ways) {
-      way.run = without_gradients(std::move(way.run));
+  void add_forward(const std::string& name, std::vector<Variant> variants) {
+    for (auto& variant : variants) {
+      variant.run = without_gradients(std::move(variant.run));
     }
-    lookups_.push_back({name, std::move(ways)});
+    lookups_.push_back({name, std::move(variants)});
   }
 
   at::Tensor ours(const at::Tensor& ids, bool sparse = false) const {
@@ -154,18 +154,18 @@ class Maker {
   void batches(const std::string& name, const at::Tensor& indices) {
     const auto local = mine(indices);
     const at::Tensor ids = DTensor::from_local(local, mesh_, {Shard(0)});
-    const auto our_rows = [this, ids](LookupWay way, bool sparse) {
-      const EmbeddingScope scope({.way = way});
+    const auto our_rows = [this, ids](LookupStrategy strategy, bool sparse) {
+      const EmbeddingScope scope({.strategy = strategy});
       return ours(ids, sparse);
     };
-    const std::vector<std::pair<std::string, LookupWay>> ways{
-        {"ours", LookupWay::Cheapest},
-        {"ours, Gather", LookupWay::Gather},
-        {"ours, Exchange", LookupWay::Exchange}};
-    std::vector<Way> forward;
-    for (const auto& [way_name, way] : ways) {
-      forward.push_back({way_name, [our_rows, way = way] {
-                           return DTensor(our_rows(way, false)).to_local();
+    const std::vector<std::pair<std::string, LookupStrategy>> variants{
+        {"ours", LookupStrategy::Cheapest},
+        {"ours, Gather", LookupStrategy::Gather},
+        {"ours, Exchange", LookupStrategy::Exchange}};
+    std::vector<Variant> forward;
+    for (const auto& [variant_name, variant] : variants) {
+      forward.push_back({variant_name, [our_rows, variant = variant] {
+                           return DTensor(our_rows(variant, false)).to_local();
                          }});
     }
     forward.push_back({"hand-written", [this, local] {
@@ -179,12 +179,13 @@ class Maker {
                        }});
     add_forward(name + ": forward", std::move(forward));
     for (const bool sparse : {false, true}) {
-      std::vector<Way> both;
-      for (const auto& [way_name, way] : ways) {
-        both.push_back({way_name, [this, our_rows, sparse, way = way] {
-                          our_rows(way, sparse).backward(part_grad_);
-                          return our_gradient();
-                        }});
+      std::vector<Variant> both;
+      for (const auto& [variant_name, variant] : variants) {
+        both.push_back(
+            {variant_name, [this, our_rows, sparse, variant = variant] {
+               our_rows(variant, sparse).backward(part_grad_);
+               return our_gradient();
+             }});
       }
       both.push_back(
           {"hand-written", [this, local, sparse] {
@@ -232,7 +233,7 @@ at::Tensor zipf_indices(int64_t rows, int64_t count) {
 
 std::vector<Lookup> lookups(
     const DeviceMesh& mesh, RawGroup& group, const TableSize& size) {
-  // The ways refer to its table for as long as the program runs.
+  // The variants refer to its table for as long as the program runs.
   static Maker* maker = nullptr;
   TORCH_CHECK(maker == nullptr, "lookups() may be called once");
   maker = new Maker(mesh, group, size);

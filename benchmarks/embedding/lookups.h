@@ -1,4 +1,4 @@
-// The lookups that are measured, each with the ways to do it.
+// The lookups that are measured, each with the variants that do it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,16 +12,16 @@
 
 namespace tessera::bench {
 
-struct Way {
+struct Variant {
   std::string name;
   // What is timed. Returns this rank's result, dense or sparse, or an undefined
-  // tensor where the way moves the same bytes without making the result.
+  // tensor where the variant moves the same bytes without making the result.
   std::function<at::Tensor()> run;
 };
 
 struct Lookup {
   std::string name;  // "uniform, replicated: to full"
-  std::vector<Way> ways;
+  std::vector<Variant> variants;
 };
 
 struct TableSize {
@@ -31,7 +31,8 @@ struct TableSize {
 };
 
 // Requires: the group's size divides rows and indices, and the mesh has one
-// dimension over the group's ranks. Call it once; the ways refer to its table.
+// dimension over the group's ranks. Call it once; the variants refer to its
+// table.
 std::vector<Lookup> lookups(
     const DeviceMesh& mesh, RawGroup& group, const TableSize& size);
 

@@ -23,13 +23,13 @@ namespace {
 using nlohmann::ordered_json;
 using tessera::bench::Lookup;
 using tessera::bench::RawGroup;
-using tessera::bench::Way;
+using tessera::bench::Variant;
 
 // Milliseconds until the slowest rank is done.
-double measure(RawGroup& group, const Way& way) {
+double measure(RawGroup& group, const Variant& variant) {
   group.barrier();
   const auto start = std::chrono::steady_clock::now();
-  const auto result = way.run();
+  const auto result = variant.run();
   const std::chrono::duration<double, std::milli> took =
       std::chrono::steady_clock::now() - start;
   return group.max(took.count());
@@ -39,19 +39,19 @@ at::Tensor dense(const at::Tensor& tensor) {
   return tensor.is_sparse() ? tensor.to_dense() : tensor;
 }
 
-// All ways make the same tensor, or the comparison means nothing.
+// All variants make the same tensor, or the comparison means nothing.
 void check_equal(const Lookup& lookup) {
-  const auto first = dense(lookup.ways[0].run());
-  for (const auto& way : lookup.ways) {
-    const auto result = way.run();
+  const auto first = dense(lookup.variants[0].run());
+  for (const auto& variant : lookup.variants) {
+    const auto result = variant.run();
     TORCH_CHECK(
         !result.defined() || at::allclose(dense(result), first, 1e-4, 1e-5),
         "[bench_embedding] ",
         lookup.name,
         ": ",
-        way.name,
+        variant.name,
         " differs from ",
-        lookup.ways[0].name);
+        lookup.variants[0].name);
   }
 }
 
@@ -80,16 +80,17 @@ ordered_json sent_bytes(
       if (!both && lookup.name != name + ", batch-sharded: forward") {
         continue;
       }
-      for (const auto& way : lookup.ways) {
-        if (way.name != "ours, Gather" && way.name != "ours, Exchange") {
+      for (const auto& variant : lookup.variants) {
+        if (variant.name != "ours, Gather" &&
+            variant.name != "ours, Exchange") {
           continue;
         }
-        const auto formula = way.name == "ours, Gather"
+        const auto formula = variant.name == "ours, Gather"
                                  ? tessera::bench::gather_traffic(batch)
                                  : tessera::bench::exchange_traffic(batch);
         tessera::CommDebugMode comm;
-        way.run();
-        result[lookup.name][way.name] = {
+        variant.run();
+        result[lookup.name][variant.name] = {
             {"counted", total(group, comm.get_total_bytes())},
             {"formula",
              total(group, formula.forward + (both ? formula.backward : 0))}};
@@ -102,13 +103,14 @@ ordered_json sent_bytes(
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Lookups in a sharded table, beside other ways to do them");
+  CLI::App app(
+      "Lookups in a sharded table, beside other variants that do them");
   tessera::bench::TableSize size{1'000'000, 64, 16'384};
   int rounds = 5;
   app.add_option("--rows", size.rows, "Rows of the table");
   app.add_option("--columns", size.columns, "Columns of the table");
   app.add_option("--indices", size.indices, "Indices of all ranks");
-  app.add_option("--rounds", rounds, "Measurements of each way");
+  app.add_option("--rounds", rounds, "Measurements of each variant");
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
@@ -121,11 +123,12 @@ int main(int argc, char** argv) {
   for (const auto& lookup : lookups) {
     check_equal(lookup);
   }
-  // Round by round over all ways, so that a busy moment hits each alike.
+  // Round by round over all variants, so that a busy moment hits each alike.
   for (int round = 0; round < rounds; ++round) {
     for (const auto& lookup : lookups) {
-      for (const auto& way : lookup.ways) {
-        result["times"][lookup.name][way.name].push_back(measure(group, way));
+      for (const auto& variant : lookup.variants) {
+        result["times"][lookup.name][variant.name].push_back(
+            measure(group, variant));
       }
     }
   }
@@ -133,10 +136,10 @@ int main(int argc, char** argv) {
     if (lookup.name.find("backward") == std::string::npos) {
       continue;
     }
-    for (const auto& way : lookup.ways) {
+    for (const auto& variant : lookup.variants) {
       group.barrier();
-      result["memory"][lookup.name][way.name].push_back(
-          tessera::bench::peak_memory_of([&] { way.run(); }));
+      result["memory"][lookup.name][variant.name].push_back(
+          tessera::bench::peak_memory_of([&] { variant.run(); }));
     }
   }
   result["bytes"] = sent_bytes(group, lookups, size);

@@ -77,17 +77,17 @@ def torch_goal(name):
 
 def time_table(ours, torch):
     rows = []
-    for name, ways in ours.items():
-        mine = min(ways["ours"])
-        hand = least(ways.get("hand-written"))
-        owned = least(ways.get("owned rows + zero fill"))
+    for name, variants in ours.items():
+        mine = min(variants["ours"])
+        hand = least(variants.get("hand-written"))
+        owned = least(variants.get("owned rows + zero fill"))
         theirs = torch_times(name, torch)
         rest = "; ".join(
-            f"{way} {summary(samples)}" for way, samples in ways.items()
-            if way not in ("ours", "hand-written"))
+            f"{variant} {summary(samples)}" for variant, samples in variants.items()
+            if variant not in ("ours", "hand-written"))
         rows.append([
-            name, summary(ways["ours"]),
-            summary(ways["hand-written"]), gain(hand, mine, 1),
+            name, summary(variants["ours"]),
+            summary(variants["hand-written"]), gain(hand, mine, 1),
             theirs and summary(theirs),
             gain(least(theirs), mine, torch_goal(name)), rest or None,
             owned and report.verdict(mine / owned, MOST_OF_OWNED)])
@@ -101,21 +101,21 @@ def memory_table(ours, torch):
         return f"{statistics.median(samples) / 2**20:.0f}" if samples else None
     return report.table(
         ["lookup", "ours", "hand-written", "torch DTensor"],
-        [[name, megabytes(ways["ours"]), megabytes(ways["hand-written"]),
+        [[name, megabytes(variants["ours"]), megabytes(variants["hand-written"]),
           megabytes(torch_times(name, torch))]
-         for name, ways in ours.items()])
+         for name, variants in ours.items()])
 
 
-def byte_table(ways):
+def byte_table(variants):
     rows = []
-    for name, by_way in ways.items():
-        for way, sent in by_way.items():
+    for name, by_variant in variants.items():
+        for variant, sent in by_variant.items():
             equal = sent["counted"] == sent["formula"]
-            rows.append([name, way, f"{sent['counted']:,}",
+            rows.append([name, variant, f"{sent['counted']:,}",
                          f"{sent['formula']:,}",
                          "ok" if equal else "MISSED"])
     return report.table(
-        ["lookup", "way", "counted", "formula", "equal"], rows)
+        ["lookup", "variant", "counted", "formula", "equal"], rows)
 
 
 def tiny_table(ours, torch):

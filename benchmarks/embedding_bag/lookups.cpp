@@ -69,7 +69,7 @@ struct Sharded {
   Trained trained;
 };
 
-BagWayRun sharded_way(
+BagVariant sharded_variant(
     const std::string& name,
     const std::shared_ptr<Sharded>& table,
     const at::Tensor& indices,
@@ -91,19 +91,19 @@ BagWayRun sharded_way(
 
 // at::embedding_bag on a distributed tensor of all ranks' indices, with sparse
 // gradients (but of maxima, as on one device).
-BagWayRun distributed_way(
+BagVariant distributed_variant(
     const std::string& name,
     const std::shared_ptr<Sharded>& table,
     const at::Tensor& indices,
     const at::Tensor& grad,
     int64_t mode,
-    LookupWay way) {
+    LookupStrategy strategy) {
   const DTensor weight = table->weight.dtensor();
   const auto flat =
       DTensor::from_local(indices.flatten(), weight.mesh(), {Shard(0)});
   const auto offsets = at::arange(0, flat.numel(), indices.size(1), at::kLong);
   const auto forward = [=] {
-    const EmbeddingScope scope({.way = way});
+    const EmbeddingScope scope({.strategy = strategy});
     const auto pooled = std::get<0>(at::embedding_bag(
         weight, flat, offsets, false, mode, /*sparse=*/mode != 2));
     return DTensor(pooled).to_local();
@@ -115,7 +115,7 @@ BagWayRun distributed_way(
       [=] { table->trained.restore(); }};
 }
 
-BagWayRun plain_way(
+BagVariant plain_variant(
     const std::string& name,
     const at::Tensor& weight,
     const std::shared_ptr<Trained>& trained,
@@ -151,28 +151,32 @@ std::vector<BagLookup> sharded_lookups(
       for (size_t m = 0; m < kModes.size(); ++m) {
         const std::string mode = kModes[m];
         BagLookup lookup{kind + layout + mode, false, {}};
-        const auto add = [&](const char* name, BagWay way, bool fused) {
-          sharded::EmbeddingBagFuncOptions options{.mode = mode, .way = way};
-          if (fused) {
-            options.update = sharded::RowSgd{kLearningRate};
-          }
-          lookup.ways.push_back(
-              sharded_way(name, table, indices, grad, options));
-        };
-        add("ours", BagWay::Cheapest, true);
-        add("ours, torch::optim::SGD", BagWay::Cheapest, false);
+        const auto add =
+            [&](const char* name, BagStrategy strategy, bool fused) {
+              sharded::EmbeddingBagFuncOptions options{
+                  .mode = mode, .strategy = strategy};
+              if (fused) {
+                options.update = sharded::RowSgd{kLearningRate};
+              }
+              lookup.variants.push_back(
+                  sharded_variant(name, table, indices, grad, options));
+            };
+        add("ours", BagStrategy::Cheapest, true);
+        add("ours, torch::optim::SGD", BagStrategy::Cheapest, false);
         if (dim == 0) {
-          add("ours, Pooled", BagWay::Pooled, true);
-          add("ours, Rows", BagWay::Rows, true);
-          for (const auto way : {LookupWay::Exchange, LookupWay::Gather}) {
-            lookup.ways.push_back(distributed_way(
-                way == LookupWay::Gather ? "ours, at::embedding_bag, Gather"
-                                         : "ours, at::embedding_bag",
+          add("ours, Pooled", BagStrategy::Pooled, true);
+          add("ours, Rows", BagStrategy::Rows, true);
+          for (const auto variant :
+               {LookupStrategy::Exchange, LookupStrategy::Gather}) {
+            lookup.variants.push_back(distributed_variant(
+                variant == LookupStrategy::Gather
+                    ? "ours, at::embedding_bag, Gather"
+                    : "ours, at::embedding_bag",
                 table,
                 indices,
                 grad,
                 static_cast<int64_t>(m),
-                way));
+                variant));
           }
         }
         lookups.push_back(std::move(lookup));
@@ -202,7 +206,7 @@ std::vector<BagLookup> plain_lookups(const BagSize& size, int64_t rank) {
         if (sparse && mode == 2) {
           continue;  // it has none of maxima
         }
-        lookup.ways.push_back(plain_way(
+        lookup.variants.push_back(plain_variant(
             sparse ? "plain, sparse" : "plain",
             weight,
             trained,
@@ -211,7 +215,7 @@ std::vector<BagLookup> plain_lookups(const BagSize& size, int64_t rank) {
             static_cast<int64_t>(mode),
             sparse));
       }
-      lookup.ways.push_back(sharded_way(
+      lookup.variants.push_back(sharded_variant(
           "ours",
           ours,
           indices,

@@ -1,4 +1,4 @@
-// The lookups that are measured, each with the ways to do it.
+// The lookups that are measured, each with the variants that do it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,7 @@
 
 namespace tessera::bench {
 
-struct BagWayRun {
+struct BagVariant {
   std::string name;
   // This rank's pooled rows. Communicates.
   std::function<at::Tensor()> forward;
@@ -23,9 +23,9 @@ struct BagWayRun {
 
 struct BagLookup {
   std::string name;  // "uniform, row-wise, sum"
-  // Rank 0 runs it while the others wait. Their ways must not be called.
+  // Rank 0 runs it while the others wait. Their variants must not be called.
   bool alone = false;
-  std::vector<BagWayRun> ways;
+  std::vector<BagVariant> variants;
 };
 
 // Ours, of a ShardedTensor. Requires: the number of ranks divides the table's

@@ -27,7 +27,7 @@ using tessera::bench::BagBatch;
 using tessera::bench::BagLookup;
 using tessera::bench::BagSize;
 using tessera::bench::BagTraffic;
-using tessera::bench::BagWayRun;
+using tessera::bench::BagVariant;
 using tessera::bench::RawGroup;
 
 constexpr int64_t kReadBytes = int64_t{256} << 20;
@@ -53,8 +53,8 @@ double measure(World& world, bool alone, const std::function<void()>& call) {
 
 // Milliseconds until the slowest rank was done, for each measurement.
 void take_slowest(RawGroup& group, ordered_json& times) {
-  for (auto& ways : times) {
-    for (auto& samples : ways) {
+  for (auto& variants : times) {
+    for (auto& samples : variants) {
       for (auto& sample : samples) {
         sample = group.max(sample.get<double>());
       }
@@ -62,25 +62,25 @@ void take_slowest(RawGroup& group, ordered_json& times) {
   }
 }
 
-at::Tensor forward_only(const BagWayRun& way) {
+at::Tensor forward_only(const BagVariant& variant) {
   const c10::NoGradGuard no_grad;
-  return way.forward();
+  return variant.forward();
 }
 
 // Of the first pooled rows and of those after one step, over all ranks: what a
-// peer must come to as well. All ways of a lookup make the same rows.
+// peer must come to as well. All variants of a lookup make the same rows.
 ordered_json fingerprints(RawGroup& group, const BagLookup& lookup) {
   ordered_json result;
-  for (const auto& way : lookup.ways) {
+  for (const auto& variant : lookup.variants) {
     double first = 0;
     double second = 0;
     if (!lookup.alone || group.rank() == 0) {
-      way.restore();
-      first = tessera::bench::fingerprint(forward_only(way));
-      way.step();
-      second = tessera::bench::fingerprint(forward_only(way));
+      variant.restore();
+      first = tessera::bench::fingerprint(forward_only(variant));
+      variant.step();
+      second = tessera::bench::fingerprint(forward_only(variant));
     }
-    result[way.name] = {total(group, first), total(group, second)};
+    result[variant.name] = {total(group, first), total(group, second)};
   }
   return result;
 }
@@ -91,7 +91,7 @@ BagTraffic formula(
     RawGroup& group,
     const BagBatch& batch,
     const std::string& lookup,
-    const std::string& way) {
+    const std::string& variant) {
   const auto sum = [&](const BagTraffic& mine) {
     return BagTraffic{
         static_cast<int64_t>(total(group, static_cast<double>(mine.forward))),
@@ -101,15 +101,15 @@ BagTraffic formula(
     return sum(columns_traffic(batch));
   }
   const auto mode = lookup.substr(lookup.rfind(' ') + 1);
-  if (way.ends_with("Gather")) {
+  if (variant.ends_with("Gather")) {
     return sum(gather_traffic(batch, mode));
   }
   const auto pooled = sum(pooled_traffic(batch, mode));
   const auto rows = sum(rows_traffic(batch));
-  if (way.ends_with("Pooled")) {
+  if (variant.ends_with("Pooled")) {
     return pooled;
   }
-  if (way.ends_with("Rows")) {
+  if (variant.ends_with("Rows")) {
     return rows;
   }
   return pooled.forward < rows.forward ? pooled : rows;
@@ -127,18 +127,18 @@ ordered_json sent_bytes(
       if (lookup.name.rfind(kind, 0) != 0) {
         continue;
       }
-      for (const auto& way : lookup.ways) {
-        const auto expected = formula(group, batch, lookup.name, way.name);
+      for (const auto& variant : lookup.variants) {
+        const auto expected = formula(group, batch, lookup.name, variant.name);
         tessera::CommDebugMode comm;
-        forward_only(way);
+        forward_only(variant);
         const auto forward = static_cast<double>(comm.get_total_bytes());
         comm.reset();
-        way.step();
+        variant.step();
         const auto step = static_cast<double>(comm.get_total_bytes());
-        result[lookup.name + ": forward"][way.name] = {
+        result[lookup.name + ": forward"][variant.name] = {
             {"counted", static_cast<int64_t>(total(group, forward))},
             {"formula", expected.forward}};
-        result[lookup.name + ": step"][way.name] = {
+        result[lookup.name + ": step"][variant.name] = {
             {"counted", static_cast<int64_t>(total(group, step))},
             {"formula", expected.forward + expected.backward}};
       }
@@ -158,10 +158,10 @@ int main(int argc, char** argv) {
   app.add_option("--bags", size.bags, "Bags of each rank");
   app.add_option("--entries", size.entries, "Entries of each bag");
   std::string only;
-  std::string way;
-  app.add_option("--rounds", rounds, "Measurements of each way");
+  std::string variant;
+  app.add_option("--rounds", rounds, "Measurements of each variant");
   app.add_option("--only", only, "Lookups whose name has this in it");
-  app.add_option("--way", way, "The way of this name alone");
+  app.add_option("--variant", variant, "The variant of this name alone");
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
@@ -174,8 +174,8 @@ int main(int argc, char** argv) {
       tessera::bench::sharded_lookups(size, group.rank(), group.size());
   std::erase_if(sharded, left_out);
   for (auto& lookup : sharded) {
-    std::erase_if(lookup.ways, [&](const BagWayRun& run) {
-      return !way.empty() && run.name != way;
+    std::erase_if(lookup.variants, [&](const BagVariant& run) {
+      return !variant.empty() && run.name != variant;
     });
   }
   auto lookups = sharded;
@@ -190,14 +190,14 @@ int main(int argc, char** argv) {
   for (const auto& lookup : lookups) {
     result["fingerprints"][lookup.name] = fingerprints(group, lookup);
   }
-  // Round by round over all ways, so that a busy moment hits each alike.
+  // Round by round over all variants, so that a busy moment hits each alike.
   for (int round = 0; round < rounds; ++round) {
     for (const auto& lookup : lookups) {
-      for (const auto& way : lookup.ways) {
-        result["times"][lookup.name + ": forward"][way.name].push_back(
-            measure(world, lookup.alone, [&] { forward_only(way); }));
-        result["times"][lookup.name + ": step"][way.name].push_back(
-            measure(world, lookup.alone, way.step));
+      for (const auto& variant : lookup.variants) {
+        result["times"][lookup.name + ": forward"][variant.name].push_back(
+            measure(world, lookup.alone, [&] { forward_only(variant); }));
+        result["times"][lookup.name + ": step"][variant.name].push_back(
+            measure(world, lookup.alone, variant.step));
       }
     }
     double bandwidth = 0;

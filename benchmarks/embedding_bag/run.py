@@ -73,16 +73,16 @@ def goal_of(peer, name):
 
 def time_table(ours, peers):
     rows = []
-    for name, ways in ours.items():
+    for name, variants in ours.items():
         if "one process" in name:
             continue
-        row = [name, summary(ways["ours"])]
+        row = [name, summary(variants["ours"])]
         for peer in [SHARDED, TORCHREC]:
             theirs = peers[peer].get("times", {}).get(name)
             row += [theirs and summary(theirs),
-                    gain(theirs, ways["ours"], goal_of(peer, name))]
-        rest = "; ".join(f"{way.removeprefix('ours, ')} {summary(samples)}"
-                         for way, samples in ways.items() if way != "ours")
+                    gain(theirs, variants["ours"], goal_of(peer, name))]
+        rest = "; ".join(f"{variant.removeprefix('ours, ')} {summary(samples)}"
+                         for variant, samples in variants.items() if variant != "ours")
         rows.append(row + [rest or None])
     return report.table(
         ["bags", "ours", SHARDED, f"{SHARDED} / ours", TORCHREC,
@@ -92,11 +92,11 @@ def time_table(ours, peers):
 def one_process_table(ours, fbgemm):
     """Ours is the whole call, on one rank; bench_kernels_bag has the kernel."""
     rows = []
-    for name, ways in ours.items():
+    for name, variants in ours.items():
         if "one process" in name:
             rows.append([
-                name, *(ways.get(way) and summary(ways[way])
-                        for way in ["ours", "plain", "plain, sparse"]),
+                name, *(variants.get(variant) and summary(variants[variant])
+                        for variant in ["ours", "plain", "plain, sparse"]),
                 fbgemm.get(name) and summary(fbgemm[name])])
     return report.table(
         ["bags of one rank", "ours", "at::embedding_bag",
@@ -105,22 +105,22 @@ def one_process_table(ours, fbgemm):
 
 def byte_table(lookups):
     rows = []
-    for name, by_way in lookups.items():
-        for way, sent in by_way.items():
+    for name, by_variant in lookups.items():
+        for variant, sent in by_variant.items():
             equal = sent["counted"] == sent["formula"]
-            rows.append([name, way, f"{sent['counted']:,}",
+            rows.append([name, variant, f"{sent['counted']:,}",
                          f"{sent['formula']:,}", "ok" if equal else "MISSED"])
     return report.table(
-        ["bags", "way", "counted", "formula", "equal"], rows)
+        ["bags", "variant", "counted", "formula", "equal"], rows)
 
 
 def strangers(ours, peers):
-    """Results that are not those of our first way, ours and the peers': times
+    """Results that are not those of our first variant, ours and the peers': times
     of programs that do different things cannot be compared."""
     found, theirs_found = [], []
-    for name, ways in ours.items():
-        expected = next(iter(ways.values()))
-        others = [(found, way, got) for way, got in ways.items()]
+    for name, variants in ours.items():
+        expected = next(iter(variants.values()))
+        others = [(found, variant, got) for variant, got in variants.items()]
         others += [(theirs_found, peer, figures["fingerprints"][name])
                    for peer, figures in peers.items()
                    if name in figures.get("fingerprints", {})]

@@ -92,7 +92,7 @@ BagTraffic gather_traffic(const BagBatch& batch, const std::string& mode) {
   const int64_t others = ranks_of(batch) - 1;
   const int64_t entries = batch.size.bags * batch.size.entries;
   const int64_t bags = kElementBytes * batch.size.columns * batch.size.bags;
-  // Maxima and winners, an all_reduce each, or one reduce_scatter.
+  // Maxima and argmax, an all_reduce each, or one reduce_scatter.
   const int64_t results = mode == "max" ? 4 * bags : bags;
   return {
       others * (static_cast<int64_t>(sizeof(int64_t)) * entries + results),

@@ -24,11 +24,11 @@ struct BagBatch {
   int64_t rank;  // this one
 };
 
-// Of a table cut by rows, for mode "sum", "mean" or "max".
+// Of a row-wise sharded table, for mode "sum", "mean" or "max".
 BagTraffic pooled_traffic(const BagBatch& batch, const std::string& mode);
 BagTraffic rows_traffic(const BagBatch& batch);
 BagTraffic gather_traffic(const BagBatch& batch, const std::string& mode);
-// Of a table cut by columns, in any mode.
+// Of a column-wise sharded table, in any mode.
 BagTraffic columns_traffic(const BagBatch& batch);
 
 }  // namespace tessera::bench

@@ -229,7 +229,7 @@ struct Bench {
             [&](int i) {
               const auto f = sparse ? embedding_bag_sparse_backward
                                     : embedding_bag_dense_backward;
-              f({grad, whole, input(i), mode, maxima[i].winners}, kRows);
+              f({grad, whole, input(i), mode, maxima[i].argmax}, kRows);
             },
             0);
       }

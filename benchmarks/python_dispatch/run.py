@@ -112,7 +112,7 @@ ROW_WISE = "embedding, row-wise"
 
 
 def is_row_wise(ops):
-    """Whether a table cut by rows is looked up as it lies.
+    """Whether a row-wise sharded table is looked up as it lies.
 
     Then the result is a pending sum. A library may also move the table first,
     which costs nothing on a mesh of one rank and is no row-wise lookup.

@@ -12,10 +12,10 @@
 
 namespace tessera {
 
-// The ways of indices that are sharded over the ranks which share the rows of a
-// table. The table never moves; both give the same rows or bags, in the layout
-// of the indices.
-enum class LookupWay : uint8_t {
+// The strategies for indices that are sharded over the ranks which share the
+// rows of a table. The table never moves; both give the same rows or bags, in
+// the layout of the indices.
+enum class LookupStrategy : uint8_t {
   // Whichever the cost function finds cheaper.
   Cheapest,
   // Every rank gets all indices, looks its own rows up, and a reduce-scatter
@@ -29,23 +29,24 @@ enum class LookupWay : uint8_t {
   Exchange,
 };
 
-// How an exchange brings bags of a table that is cut by rows to the rank that
-// asks for them: rank by rank with a ShardedTensor, or LookupWay::Exchange. All
-// give the same; see docs/embedding_bags.md for what they send.
-enum class BagWay : uint8_t {
+// How an exchange brings bags of a table that is row-wise sharded to the rank
+// that asks for them: rank by rank with a ShardedTensor, or
+// LookupStrategy::Exchange. All give the same; see docs/embedding_bags.md for
+// what they send.
+enum class BagStrategy : uint8_t {
   Cheapest,  // whichever of the two sends fewer bytes, over all ranks
   Pooled,    // each owner pools its entries of a bag and sends the result
   Rows,      // each distinct row is sent once, and pooled where it is asked for
 };
 
 struct EmbeddingOptions {
-  LookupWay way = LookupWay::Cheapest;
+  LookupStrategy strategy = LookupStrategy::Cheapest;
   // For bags that are exchanged.
-  BagWay bag_way = BagWay::Cheapest;
+  BagStrategy bag_strategy = BagStrategy::Cheapest;
   // Whether embedding_renorm_ (the max_norm of modules) may renormalise
   // distributed tables. It gathers sharded indices, and reduces the norms of
-  // tables that are cut by columns. Refused by default, as it writes the table
-  // in the forward pass.
+  // tables that are column-wise sharded. Refused by default, as it writes the
+  // table in the forward pass.
   bool max_norm = false;
 };
 

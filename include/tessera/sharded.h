@@ -155,7 +155,7 @@ struct EmbeddingBagFuncOptions {
   std::optional<at::Tensor> per_sample_weights = std::nullopt;
   bool include_last_offset = false;
   std::optional<int64_t> padding_idx = std::nullopt;  // left out of bags
-  BagWay way = BagWay::Cheapest;
+  BagStrategy strategy = BagStrategy::Cheapest;
   std::optional<RowSgd> update = std::nullopt;  // instead of a gradient
 };
 
@@ -167,13 +167,13 @@ struct BagInput {
 };
 
 // The rows of this rank's `input`, int32 or int64 of any shape, of a table that
-// is cut by rows or columns: [*input.shape, d], plain. Ranks may have inputs of
-// any number. Differentiable by weight.dtensor(): the gradient is dense, and
-// every rank must run the backward pass. With max_norm the rows looked up are
-// scaled first, in place, each once. Communicates.
-// If one rank's input is wrong, every rank throws the same. Throws
-// c10::TypeError, c10::ValueError and c10::Error as torch.distributed._shard's
-// embedding does, with its texts.
+// is row-wise or column-wise sharded: [*input.shape, d], plain. Ranks may have
+// inputs of any number. Differentiable by weight.dtensor(): the gradient is
+// dense, and every rank must run the backward pass. With max_norm the rows
+// looked up are scaled first, in place, each once. Communicates. If one rank's
+// input is wrong, every rank throws the same. Throws c10::TypeError,
+// c10::ValueError and c10::Error as torch.distributed._shard's embedding does,
+// with its texts.
 TESSERA_API at::Tensor embedding(
     const at::Tensor& input,
     const ShardedTensor& weight,

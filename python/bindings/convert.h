@@ -60,8 +60,8 @@ std::vector<at::Tensor> as_tensors(
 
 // 'cheapest', 'pooled' or 'rows', given as `argument`. Throws ValueError on
 // anything else.
-BagWay bag_way_of(
-    const char* caller, const char* argument, const std::string& way);
+BagStrategy bag_strategy_of(
+    const char* caller, const char* argument, const std::string& strategy);
 
 // The Python object of a placement's own class (Shard, Replicate, ...).
 py::object to_python(const Placement& placement);

@@ -15,33 +15,34 @@ namespace tessera::python {
 
 namespace {
 
-LookupWay way_of(const std::string& way) {
-  if (way == "cheapest") return LookupWay::Cheapest;
-  if (way == "gather") return LookupWay::Gather;
+LookupStrategy strategy_of(const std::string& strategy) {
+  if (strategy == "cheapest") return LookupStrategy::Cheapest;
+  if (strategy == "gather") return LookupStrategy::Gather;
   TORCH_CHECK_VALUE(
-      way == "exchange",
-      "[EmbeddingScope] expected way 'cheapest', 'gather' or 'exchange', got '",
-      way,
+      strategy == "exchange",
+      "[EmbeddingScope] expected strategy 'cheapest', 'gather' or 'exchange', "
+      "got '",
+      strategy,
       "'");
-  return LookupWay::Exchange;
+  return LookupStrategy::Exchange;
 }
 
 }  // namespace
 
-BagWay bag_way_of(
-    const char* caller, const char* argument, const std::string& way) {
-  if (way == "cheapest") return BagWay::Cheapest;
-  if (way == "pooled") return BagWay::Pooled;
+BagStrategy bag_strategy_of(
+    const char* caller, const char* argument, const std::string& strategy) {
+  if (strategy == "cheapest") return BagStrategy::Cheapest;
+  if (strategy == "pooled") return BagStrategy::Pooled;
   TORCH_CHECK_VALUE(
-      way == "rows",
+      strategy == "rows",
       "[",
       caller,
       "] expected ",
       argument,
       " 'cheapest', 'pooled' or 'rows', got '",
-      way,
+      strategy,
       "'");
-  return BagWay::Rows;
+  return BagStrategy::Rows;
 }
 
 namespace {
@@ -49,10 +50,12 @@ namespace {
 class PyEmbeddingScope {
  public:
   PyEmbeddingScope(
-      const std::string& way, const std::string& bag_way, bool max_norm)
+      const std::string& strategy,
+      const std::string& bag_strategy,
+      bool max_norm)
       : options_{
-            way_of(way),
-            bag_way_of("EmbeddingScope", "bag_way", bag_way),
+            strategy_of(strategy),
+            bag_strategy_of("EmbeddingScope", "bag_strategy", bag_strategy),
             max_norm} {}
 
   void enter() { scopes_.enter(options_); }
@@ -69,17 +72,19 @@ void bind_embedding(py::module_& m) {
   py::class_<PyEmbeddingScope> scope(
       m,
       "EmbeddingScope",
-      "How lookups in sharded tables are carried out, in this thread. `way` is "
+      "How lookups in sharded tables are carried out, in this thread. "
+      "`strategy` is "
       "for indices that are sharded over the ranks which share a table's rows: "
-      "'gather', 'exchange' or whichever is 'cheapest'. `bag_way` is what an "
+      "'gather', 'exchange' or whichever is 'cheapest'. `bag_strategy` is what "
+      "an "
       "exchange brings to bags: what owners have 'pooled', 'rows', or "
       "whichever is 'cheapest'. `max_norm` allows "
       "modules with max_norm to renormalise distributed tables. Scopes nest.");
   scope.def(
       py::init<const std::string&, const std::string&, bool>(),
       py::kw_only(),
-      py::arg("way") = "cheapest",
-      py::arg("bag_way") = "cheapest",
+      py::arg("strategy") = "cheapest",
+      py::arg("bag_strategy") = "cheapest",
       py::arg("max_norm") = false);
   def_scope(scope);
 

@@ -150,7 +150,7 @@ py::object embedding_bag(
     py::handle per_sample_weights,
     bool include_last_offset,
     std::optional<int64_t> padding_idx,
-    const std::string& way,
+    const std::string& strategy,
     py::handle update) {
   EmbeddingBagFuncOptions options;
   options.max_norm = max_norm;
@@ -160,7 +160,7 @@ py::object embedding_bag(
   options.sparse = sparse;
   options.include_last_offset = include_last_offset;
   options.padding_idx = padding_idx;
-  options.way = bag_way_of("embedding_bag", "way", way);
+  options.strategy = bag_strategy_of("embedding_bag", "strategy", strategy);
   options.update = as_update(update, "embedding_bag");
   const auto table = as_weight(weight);
   if (THPVariable_Check(input.ptr())) {
@@ -225,7 +225,8 @@ void bind_sharded_lookups(py::module_& m) {
       py::kw_only(),
       py::arg("update") = py::none(),
       "The rows of this rank's input, integers of any shape, of a table that "
-      "is cut by rows or columns. In a simulated world input is a list with "
+      "is row-wise or column-wise sharded. In a simulated world input is a "
+      "list with "
       "one for each rank, and so is the result. Differentiable by "
       "weight.dtensor(); every rank must run the backward pass. With `update` "
       "that pass moves the rows instead of leaving a gradient. Communicates.");
@@ -244,12 +245,13 @@ void bind_sharded_lookups(py::module_& m) {
       py::arg("include_last_offset") = false,
       py::arg("padding_idx") = py::none(),
       py::kw_only(),
-      py::arg("way") = "cheapest",
+      py::arg("strategy") = "cheapest",
       py::arg("update") = py::none(),
       "The pooled rows of this rank's bags, as one device would give them: "
       "input is 2-d, a bag a row, or 1-d with offsets. In a simulated world "
       "input, offsets and per_sample_weights are lists with one for each rank, "
-      "and so is the result. `way` says how the bags of a table cut by rows "
+      "and so is the result. `strategy` says how the bags of a row-wise "
+      "sharded table "
       "travel: 'pooled', 'rows' or whichever is 'cheapest'. Otherwise as "
       "sharded_embedding.");
 }

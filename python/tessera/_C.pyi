@@ -155,8 +155,8 @@ class EmbeddingScope:
     def __init__(
         self,
         *,
-        way: Literal["cheapest", "gather", "exchange"] = "cheapest",
-        bag_way: Literal["cheapest", "pooled", "rows"] = "cheapest",
+        strategy: Literal["cheapest", "gather", "exchange"] = "cheapest",
+        bag_strategy: Literal["cheapest", "pooled", "rows"] = "cheapest",
         max_norm: bool = False,
     ) -> None: ...
     def __enter__(self) -> EmbeddingScope: ...
@@ -268,7 +268,7 @@ def sharded_embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
     *,
-    way: Literal["cheapest", "pooled", "rows"] = "cheapest",
+    strategy: Literal["cheapest", "pooled", "rows"] = "cheapest",
     update: RowSgd | None = None,
 ) -> torch.Tensor: ...
 @overload
@@ -285,7 +285,7 @@ def sharded_embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
     *,
-    way: Literal["cheapest", "pooled", "rows"] = "cheapest",
+    strategy: Literal["cheapest", "pooled", "rows"] = "cheapest",
     update: RowSgd | None = None,
 ) -> list[torch.Tensor]: ...
 def is_dtensor(object: object) -> bool: ...

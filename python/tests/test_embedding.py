@@ -168,15 +168,15 @@ def body_ways(here):
     ids = torch.randint(0, ROWS, (8, 3))
     placed = ts.distribute_tensor(ids, mesh, [Shard(0)])
     sent = {}
-    for way in ("cheapest", "gather", "exchange"):
-        with ts.EmbeddingScope(way=way), CommDebugMode() as comm:
+    for strategy in ("cheapest", "gather", "exchange"):
+        with ts.EmbeddingScope(strategy=strategy), CommDebugMode() as comm:
             out = ours(placed)
         torch.testing.assert_close(out.full_tensor(), table(ids))
         assert out.placements == (Shard(0),)
-        sent[way] = comm.get_comm_counts()
+        sent[strategy] = comm.get_comm_counts()
     assert sent["gather"] != sent["exchange"]
-    with pytest.raises(ValueError, match="way 'cheapest'"):
-        ts.EmbeddingScope(way="fastest")
+    with pytest.raises(ValueError, match="strategy 'cheapest'"):
+        ts.EmbeddingScope(strategy="fastest")
 
 
 def body_bag_ways(here):
@@ -186,13 +186,13 @@ def body_bag_ways(here):
     bag(ids).square().sum().backward()
     placed = ts.distribute_tensor(ids, mesh, [Shard(0)])
     sent = {}
-    for way in (
-        {"way": "gather"},
-        {"way": "exchange", "bag_way": "pooled"},
-        {"way": "exchange", "bag_way": "rows"},
+    for strategy in (
+        {"strategy": "gather"},
+        {"strategy": "exchange", "bag_strategy": "pooled"},
+        {"strategy": "exchange", "bag_strategy": "rows"},
     ):
         ours = distributed(bag, mesh, Shard(0))
-        with ts.EmbeddingScope(**way), CommDebugMode() as comm:
+        with ts.EmbeddingScope(**strategy), CommDebugMode() as comm:
             out = ours(placed)
         assert out.placements == (Shard(0),)
         torch.testing.assert_close(out.full_tensor(), bag(ids))
@@ -200,12 +200,12 @@ def body_bag_ways(here):
         torch.testing.assert_close(
             ours.weight.grad.full_tensor(), bag.weight.grad
         )
-        sent[str(way)] = comm.get_comm_counts()
+        sent[str(strategy)] = comm.get_comm_counts()
     gathered, pooled, rows = sent.values()
     assert gathered != pooled
     assert pooled == rows
-    with pytest.raises(ValueError, match="bag_way 'cheapest'"):
-        ts.EmbeddingScope(bag_way="fastest")
+    with pytest.raises(ValueError, match="bag_strategy 'cheapest'"):
+        ts.EmbeddingScope(bag_strategy="fastest")
 
 
 def body_index_errors(here):

@@ -228,19 +228,19 @@ def body_bags_with_last_offset(here):
 
 def body_ways(here):
     inputs, _ = bags_of_ranks(False)
-    for way, mode in itertools.product(
+    for strategy, mode in itertools.product(
         ("cheapest", "pooled", "rows"), ("sum", "mean", "max")
     ):
         weight = ShardedTensor.from_full(make_table(), spec_of(0))
         found = sharded_embedding_bag(
-            mine(here, inputs), weight, mode=mode, way=way
+            mine(here, inputs), weight, mode=mode, strategy=strategy
         )
         for rank, bags in zip(here, listed(found)):
             torch.testing.assert_close(
                 bags, F.embedding_bag(inputs[rank], make_table(), mode=mode)
             )
-    with pytest.raises(ValueError, match="way"):
-        sharded_embedding_bag(mine(here, inputs), weight, way="fast")
+    with pytest.raises(ValueError, match="strategy"):
+        sharded_embedding_bag(mine(here, inputs), weight, strategy="fast")
 
 
 def body_max_norm(here):

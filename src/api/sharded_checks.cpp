@@ -163,7 +163,8 @@ BagQuery checked_query(
   query.max_norm = options.max_norm;
   query.norm_type = options.norm_type;
   query.step = checked_step(kLookupDoor, options.update, weight);
-  query.way = BagWay::Rows;  // a bag of one is never longer than its row
+  query.strategy =
+      BagStrategy::Rows;  // a bag of one is never longer than its row
   return query;
 }
 
@@ -180,7 +181,7 @@ BagQuery checked_query(
   query.max_norm = options.max_norm;
   query.norm_type = options.norm_type;
   query.step = checked_step(kBagDoor, options.update, weight);
-  query.way = options.way;
+  query.strategy = options.strategy;
   return query;
 }
 

@@ -13,7 +13,7 @@ namespace tessera::sharded {
 namespace {
 
 using detail::BagQuery;
-using detail::Problem;
+using detail::LocalError;
 using detail::RankBags;
 
 // One input is this process's rank's. Where several ranks live here, it would
@@ -48,11 +48,11 @@ std::vector<at::Tensor> look_up(
       " were given");
   BagQuery query;
   std::vector<RankBags> by_rank;
-  Problem problem = detail::problem_of([&] { query = make_query(); });
+  LocalError error = detail::local_error_of([&] { query = make_query(); });
   for (size_t i = 0; i < count; ++i) {
     auto bags = detail::no_bags(table.device());
-    if (problem.text.empty()) {
-      problem = detail::problem_of([&] { bags = make_bags(i); });
+    if (error.text.empty()) {
+      error = detail::local_error_of([&] { bags = make_bags(i); });
     }
     by_rank.push_back(std::move(bags));
   }
@@ -61,7 +61,7 @@ std::vector<at::Tensor> look_up(
     by_position.push_back(by_rank[place]);
   }
   const auto found = detail::lookup_bags(
-      table, /*mesh_dim=*/0, std::move(by_position), query, problem);
+      table, /*mesh_dim=*/0, std::move(by_position), query, error);
   std::vector<at::Tensor> out(found.size());
   for (size_t i = 0; i < found.size(); ++i) {
     out[places[i]] = found[i];

@@ -122,33 +122,33 @@ at::Tensor checked_bounds(
   return bounds;
 }
 
-at::Tensor checked_factors(
+at::Tensor checked_per_sample_weights(
     const sharded::BagInput& input,
     const ShardedTensor& weight,
     const std::string& mode) {
   if (!input.per_sample_weights.has_value()) {
     return {};
   }
-  const auto& factors = *input.per_sample_weights;
+  const auto& per_sample_weights = *input.per_sample_weights;
   TORCH_CHECK_VALUE(
-      factors.sizes() == input.input.sizes(),
+      per_sample_weights.sizes() == input.input.sizes(),
       "[embedding_bag] per_sample_weights size ",
-      factors.sizes(),
+      per_sample_weights.sizes(),
       " not equal to input size ",
       input.input.sizes());
   TORCH_CHECK_TYPE(
-      factors.scalar_type() == weight.dtensor().scalar_type(),
+      per_sample_weights.scalar_type() == weight.dtensor().scalar_type(),
       "[embedding_bag] per_sample_weights must have the table's dtype, ",
       weight.dtensor().scalar_type(),
       ", not ",
-      factors.scalar_type());
+      per_sample_weights.scalar_type());
   TORCH_CHECK_NOT_IMPLEMENTED(
       mode == "sum",
       "[embedding_bag] per_sample_weights are supported for mode 'sum' alone, "
       "not for '",
       mode,
       "'");
-  return factors.reshape({-1});
+  return per_sample_weights.reshape({-1});
 }
 
 }  // namespace
@@ -186,7 +186,8 @@ RankBags checked_bags(
   TORCH_CHECK_VALUE(
       dims != 1 || input.offsets.has_value(),
       "[embedding_bag] offsets is required for 1D input");
-  auto factors = checked_factors(input, weight, options.mode);
+  auto per_sample_weights =
+      checked_per_sample_weights(input, weight, options.mode);
   TORCH_CHECK_VALUE(
       !options.include_last_offset || input.offsets.has_value(),
       "[embedding_bag] offsets is required for flag \"include_last_offset\"!");
@@ -199,7 +200,7 @@ RankBags checked_bags(
   return {
       input.input.reshape({-1}).contiguous(),
       std::move(bounds),
-      std::move(factors)};
+      std::move(per_sample_weights)};
 }
 
 }  // namespace tessera::detail

@@ -23,8 +23,8 @@ constexpr std::array kWords{
         "hold an EmbeddingScope with max_norm = true to allow it",
         "allow it in a scope, `with tessera.EmbeddingScope(max_norm=True):`"},
     Words{
-        "hold an EmbeddingScope with LookupWay::Gather",
-        "use `with tessera.EmbeddingScope(way=\"gather\"):`"},
+        "hold an EmbeddingScope with LookupStrategy::Gather",
+        "use `with tessera.EmbeddingScope(strategy=\"gather\"):`"},
     Words{"options.shape", "shape"},
     Words{"to(torch::kLong)", "to(torch.long)"},
     Words{"World::simulate", "tessera.simulate"},

@@ -7,7 +7,7 @@
 
 namespace tessera::detail {
 
-Problem problem_of(c10::function_ref<void()> check) {
+LocalError local_error_of(c10::function_ref<void()> check) {
   try {
     check();
   } catch (const c10::TypeError& error) {
@@ -61,11 +61,11 @@ Comparison largest(const DeviceMesh& mesh, const Comparison& mine) {
 
 // Throws on every rank if there is an error on one, or what they compare is not
 // the same on all.
-void agree_and_compare(const DeviceMesh& mesh, const Problem& problem) {
+void agree_and_compare(const DeviceMesh& mesh, const LocalError& error) {
   const auto mine = static_cast<int64_t>(compared->fingerprint);
-  const auto all = largest(mesh, {problem.text.empty() ? 0 : 1, mine, ~mine});
+  const auto all = largest(mesh, {error.text.empty() ? 0 : 1, mine, ~mine});
   if (all.failed != 0) {
-    collectives(mesh).agree(mesh, problem.text, problem.kind);
+    collectives(mesh).agree(mesh, error.text, error.kind);
   }
   TORCH_CHECK_VALUE(all.fingerprint == ~all.complement, compared->text);
 }
@@ -84,14 +84,14 @@ void run_agreed(
     const DeviceMesh& mesh,
     std::string_view cause,
     c10::function_ref<void()> body) {
-  const auto problem = problem_of(body);
+  const auto error = local_error_of(body);
   if (compared != nullptr) {
     // Ranks may come from different ops to compare, by the same message.
     const CommCauseGuard guard("tessera::same_on_all_ranks");
-    agree_and_compare(mesh, problem);
+    agree_and_compare(mesh, error);
   } else {
     const CommCauseGuard guard(cause);
-    collectives(mesh).agree(mesh, problem.text, problem.kind);
+    collectives(mesh).agree(mesh, error.text, error.kind);
   }
 }
 

@@ -13,13 +13,13 @@
 namespace tessera::detail {
 
 // What is wrong on a rank; an empty text: nothing.
-struct Problem {
+struct LocalError {
   std::string text;
   ErrorKind kind = ErrorKind::Value;
 };
 
 // What `check` throws.
-Problem problem_of(c10::function_ref<void()> check);
+LocalError local_error_of(c10::function_ref<void()> check);
 
 // Whether ranks have values of their own of this tensor, only one of which may
 // be bad.

@@ -34,10 +34,10 @@ BagNotices unpacked(const at::Tensor& words) {
 }  // namespace
 
 int64_t bag_flags(
-    const RankBags& bags, const Problem& problem, const BagWants& wants) {
-  return (problem.text.empty() ? 0 : BagNotice::kProblem) |
-         (bags.weights.defined() ? BagNotice::kFactors : 0) |
-         (wants.factor_gradients ? BagNotice::kGradient : 0) |
+    const RankBags& bags, const LocalError& error, const BagWants& wants) {
+  return (error.text.empty() ? 0 : BagNotice::kLocalError) |
+         (bags.weights.defined() ? BagNotice::kPerSampleWeights : 0) |
+         (wants.per_sample_weight_gradients ? BagNotice::kGradient : 0) |
          (wants.gradients ? BagNotice::kRecorded : 0);
 }
 
@@ -50,7 +50,7 @@ bool any_flag(const BagNotices& told, int64_t flag) {
 std::vector<BagNotices> swap_notices(
     MeshDim at,
     c10::ArrayRef<BagNotices> notices,
-    const Problem& problem,
+    const LocalError& error,
     const char* caller) {
   auto& comm = collectives(at.mesh);
   Shards words;
@@ -66,7 +66,7 @@ std::vector<BagNotices> swap_notices(
   for (const auto& theirs :
        comm.all_to_all_rows(at, words, one_each, one_each)) {
     told.push_back(unpacked(theirs));
-    bad |= any_flag(told.back(), BagNotice::kProblem);
+    bad |= any_flag(told.back(), BagNotice::kLocalError);
     for (const auto& notice : told.back()) {
       alike &= notice.fingerprint == told.back()[0].fingerprint;
       recorded_alike &=
@@ -74,7 +74,7 @@ std::vector<BagNotices> swap_notices(
     }
   }
   if (bad) {
-    comm.agree(at.mesh, problem.text, problem.kind);
+    comm.agree(at.mesh, error.text, error.kind);
   }
   // Everyone sees all fingerprints: nobody goes on alone.
   TORCH_CHECK_VALUE(
@@ -82,7 +82,8 @@ std::vector<BagNotices> swap_notices(
       "[",
       caller,
       "] the ranks were given different options (mode, padding_idx, max_norm, "
-      "norm_type, way or update) or different offsets: give every rank the "
+      "norm_type, strategy or update) or different offsets: give every rank "
+      "the "
       "same");
   // A rank without a backward pass would keep the others waiting in theirs.
   TORCH_CHECK_VALUE(

@@ -24,8 +24,9 @@ struct BagNotice {
   int64_t flags = 0;
   int64_t fingerprint = 0;
 
-  static constexpr int64_t kProblem = 1;    // throw: the others learn why
-  static constexpr int64_t kFactors = 2;    // entries have factors
+  static constexpr int64_t kLocalError = 1;  // throw: the others learn why
+  static constexpr int64_t kPerSampleWeights =
+      2;                                    // entries have per_sample_weights
   static constexpr int64_t kGradient = 4;   // which need a gradient
   static constexpr int64_t kPadding = 8;    // some entries are padding
   static constexpr int64_t kRecorded = 16;  // there will be a backward pass
@@ -33,20 +34,20 @@ struct BagNotice {
 
 // The flags of what a rank looks up, but for kPadding.
 int64_t bag_flags(
-    const RankBags& bags, const Problem& problem, const BagWants& wants);
+    const RankBags& bags, const LocalError& error, const BagWants& wants);
 
 // What a rank has been told, by the coordinate of who told it, itself included.
 using BagNotices = std::vector<BagNotice>;
 
 // Swaps the notices of the group: notices[i][c] is what local position i tells
-// rank c. Throws the first rank's problem, or c10::ValueError where queries
+// rank c. Throws the first rank's error, or c10::ValueError where queries
 // differ or some ranks record gradients and others do not, on every rank alike.
 // One all-to-all of 72 bytes a pair; an agreement besides if there is a
-// problem, which every group along `at` then has.
+// error, which every group along `at` then has.
 std::vector<BagNotices> swap_notices(
     MeshDim at,
     c10::ArrayRef<BagNotices> notices,
-    const Problem& problem,
+    const LocalError& error,
     const char* caller);
 
 // Whether any rank has raised the flag.

@@ -17,18 +17,18 @@ class BagColumns final : public BagVisit {
  public:
   using BagVisit::BagVisit;
 
-  void meet(const Problem& problem, const BagWants& wants) override {
+  void meet(const LocalError& error, const BagWants& wants) override {
     std::vector<BagNotices> notices;
     for (const auto& bags : bags_) {
       BagNotice notice;
       notice.indices = bags.indices.size(0);
       notice.bags = bags.bags();
-      notice.flags = bag_flags(bags, problem, wants);
+      notice.flags = bag_flags(bags, error, wants);
       notice.fingerprint = query_.fingerprint();
       notices.emplace_back(ranks(), notice);
     }
     for (const auto& told :
-         swap_notices(along(), notices, problem, query_.caller)) {
+         swap_notices(along(), notices, error, query_.caller)) {
       Parts bags;
       Parts entries;
       for (const auto& notice : told) {
@@ -37,8 +37,8 @@ class BagColumns final : public BagVisit {
       }
       bag_counts_.push_back(std::move(bags));
       entry_counts_.push_back(std::move(entries));
-      factors_ = any_flag(told, BagNotice::kFactors);
-      factors_need_grad_ = any_flag(told, BagNotice::kGradient);
+      weighted_ = any_flag(told, BagNotice::kPerSampleWeights);
+      weights_need_grad_ = any_flag(told, BagNotice::kGradient);
     }
     columns_.assign(bags_.size(), chunk_sizes(table_->sizes[1], ranks()));
   }
@@ -56,7 +56,7 @@ class BagColumns final : public BagVisit {
       if (query_.mode == BagMode::kMax) {
         auto maxima = embedding_bag_max_part(
             shards[i], whole(), all_[i], BagEmpty::kZero);
-        winners_.push_back(std::move(maxima.winners));
+        argmax_.push_back(std::move(maxima.argmax));
         pooled.push_back(std::move(maxima.values));
       } else {
         pooled.push_back(
@@ -76,14 +76,14 @@ class BagColumns final : public BagVisit {
         comm().all_to_all(along(), grads, 1, columns_, 0, bag_counts_);
     Gradients result;
     result.weights.resize(bags_.size());
-    if (factors_need_grad_) {
-      factor_gradients(own, current_shards(weight), result);
+    if (weights_need_grad_) {
+      per_sample_weight_gradients(own, current_shards(weight), result);
     }
     for (size_t i = 0; table_needs_grad && i < own.size(); ++i) {
       BagGradient bags{own[i], whole(), all_[i], query_.mode};
       bags.input.padding_idx = query_.padding_idx;
       if (query_.mode == BagMode::kMax) {
-        bags.winners = winners_[i];
+        bags.argmax = argmax_[i];
       }
       if (query_.step.has_value()) {
         embedding_bag_step_(current_shards(weight)[i], bags, *query_.step);
@@ -119,7 +119,7 @@ class BagColumns final : public BagVisit {
       input.offsets = bags.bounds;
       input.include_last_offset = true;
       input.padding_idx = query_.left_out();
-      if (factors_) {
+      if (weighted_) {
         input.per_sample_weights = bags.weights;
       }
       all_.push_back(std::move(input));
@@ -128,7 +128,7 @@ class BagColumns final : public BagVisit {
 
   void gather() {
     Shards requests;
-    Shards factors;
+    Shards per_sample_weights;
     std::vector<Parts> sizes = bag_counts_;
     for (size_t i = 0; i < bags_.size(); ++i) {
       requests.push_back(request(bags_[i]));
@@ -136,8 +136,8 @@ class BagColumns final : public BagVisit {
         sizes[i][c] += entry_counts_[i][c];
       }
       const auto& indices = bags_[i].indices;
-      if (factors_) {
-        factors.push_back(
+      if (weighted_) {
+        per_sample_weights.push_back(
             bags_[i].weights.defined()
                 ? bags_[i].weights
                 : at::ones(
@@ -145,8 +145,9 @@ class BagColumns final : public BagVisit {
       }
     }
     const auto gathered = comm().all_gather(along(), requests, 0, sizes);
-    if (factors_) {
-      factors = comm().all_gather(along(), factors, 0, entry_counts_);
+    if (weighted_) {
+      per_sample_weights =
+          comm().all_gather(along(), per_sample_weights, 0, entry_counts_);
     }
     for (size_t i = 0; i < bags_.size(); ++i) {
       auto input =
@@ -156,8 +157,8 @@ class BagColumns final : public BagVisit {
       input.indices = input.indices.to(device);
       input.offsets = input.offsets.to(device);
       input.padding_idx = query_.left_out();
-      if (factors_) {
-        input.per_sample_weights = factors[i];
+      if (weighted_) {
+        input.per_sample_weights = per_sample_weights[i];
       }
       all_.push_back(std::move(input));
     }
@@ -187,7 +188,8 @@ class BagColumns final : public BagVisit {
   }
 
   // Each rank's columns have a share in grad . row.
-  void factor_gradients(ShardsRef grads, ShardsRef shards, Gradients& result) {
+  void per_sample_weight_gradients(
+      ShardsRef grads, ShardsRef shards, Gradients& result) {
     Shards shares;
     for (size_t i = 0; i < shards.size(); ++i) {
       shares.push_back(embedding_bag_weights_backward(
@@ -206,9 +208,9 @@ class BagColumns final : public BagVisit {
   std::vector<Parts> bag_counts_;
   std::vector<Parts> entry_counts_;
   std::vector<Parts> columns_;
-  bool factors_ = false;
+  bool weighted_ = false;
   std::vector<BagInput> all_;  // the bags of all ranks
-  Shards winners_;             // max: of these columns
+  Shards argmax_;              // max: of these columns
 };
 
 }  // namespace

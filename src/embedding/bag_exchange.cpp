@@ -17,30 +17,30 @@ class BagExchange final : public BagVisit {
  public:
   using BagVisit::BagVisit;
 
-  void meet(const Problem& problem, const BagWants& wants) override {
+  void meet(const LocalError& error, const BagWants& wants) override {
     prepare();
     std::vector<BagNotices> notices;
     for (size_t i = 0; i < trades_.size(); ++i) {
       const int64_t flags =
-          bag_flags(bags_[i], problem, wants) |
+          bag_flags(bags_[i], error, wants) |
           (trades_[i].route.padding ? BagNotice::kPadding : 0);
       notices.push_back(
           bag_notices(trades_[i], ranks(), flags, query_.fingerprint()));
     }
-    const auto told = swap_notices(along(), notices, problem, query_.caller);
+    const auto told = swap_notices(along(), notices, error, query_.caller);
     for (size_t i = 0; i < told.size(); ++i) {
       terms_ = settle_terms(*table_, query_, told[i]);
       settle_trade(trades_[i], terms_, told[i]);
-      if (!terms_.pooled && query_.way == BagWay::Cheapest) {
+      if (!terms_.pooled && query_.strategy == BagStrategy::Cheapest) {
         find_wanted(trades_[i], bounds_);
       }
     }
-    factors_need_grad_ = terms_.factors_need_grad;
+    weights_need_grad_ = terms_.weights_need_grad;
   }
 
   std::vector<at::Tensor> pool(const at::Tensor& weight) override {
     const auto& shards = current_shards(weight);
-    fill_factors();
+    fill_per_sample_weights();
     if (terms_.pooled) {
       ask_for_bags();
     } else {
@@ -76,8 +76,8 @@ class BagExchange final : public BagVisit {
     const auto given = move(sent, &BagTrade::sent_bags, &BagTrade::asked_bags);
     Gradients result;
     result.weights.resize(trades_.size());
-    if (factors_need_grad_) {
-      factor_gradients(grads, given, current_shards(weight), result);
+    if (weights_need_grad_) {
+      per_sample_weight_gradients(grads, given, current_shards(weight), result);
     }
     for (size_t i = 0; table_needs_grad && i < trades_.size(); ++i) {
       if (query_.step.has_value()) {
@@ -113,9 +113,9 @@ class BagExchange final : public BagVisit {
     }
   }
 
-  // Factors on one rank alone are factors of 1 on the others.
-  void fill_factors() {
-    for (size_t i = 0; terms_.factors && i < trades_.size(); ++i) {
+  // Factors on one rank alone are per_sample_weights of 1 on the others.
+  void fill_per_sample_weights() {
+    for (size_t i = 0; terms_.per_sample_weights && i < trades_.size(); ++i) {
       const auto& own = trades_[i].own.indices;
       trades_[i].own.per_sample_weights =
           bags_[i].weights.defined()
@@ -161,8 +161,8 @@ class BagExchange final : public BagVisit {
           asked[i], trade.asked_bags, trade.asked_entries, absent_row(trade));
       to_device_of(trade.own, trade.asked);
     }
-    if (terms_.factors) {
-      ask_with_factors();
+    if (terms_.per_sample_weights) {
+      ask_with_per_sample_weights();
     }
   }
 
@@ -182,15 +182,15 @@ class BagExchange final : public BagVisit {
     asked.firsts = asked.firsts.to(device);
   }
 
-  void ask_with_factors() {
-    Shards factors;
+  void ask_with_per_sample_weights() {
+    Shards per_sample_weights;
     for (const auto& trade : trades_) {
       const auto& own = *trade.own.per_sample_weights;
-      factors.push_back(
+      per_sample_weights.push_back(
           own.index_select(0, trade.route.places.to(own.device())));
     }
-    const auto asked =
-        move(factors, &BagTrade::sent_entries, &BagTrade::asked_entries);
+    const auto asked = move(
+        per_sample_weights, &BagTrade::sent_entries, &BagTrade::asked_entries);
     for (size_t i = 0; i < trades_.size(); ++i) {
       trades_[i].asked.input.per_sample_weights = asked[i];
     }
@@ -212,15 +212,15 @@ class BagExchange final : public BagVisit {
       input.include_last_offset = true;
       input.offsets =
           at::arange(count + 1, input.indices.options().dtype(at::kLong));
-      if (terms_.factors) {
+      if (terms_.per_sample_weights) {
         input.per_sample_weights =
             at::ones({count}, input.indices.options().dtype(table_->dtype));
       }
       if (query_.mode == BagMode::kMax) {
-        trade.asked_winners = input.offsets.narrow(0, 0, count)
-                                  .to(at::kInt)
-                                  .unsqueeze(1)
-                                  .expand({count, columns_at(i)});
+        trade.asked_argmax = input.offsets.narrow(0, 0, count)
+                                 .to(at::kInt)
+                                 .unsqueeze(1)
+                                 .expand({count, columns_at(i)});
       }
     }
   }
@@ -228,21 +228,21 @@ class BagExchange final : public BagVisit {
   std::vector<at::Tensor> take_pooled(ShardsRef shards) {
     std::vector<PooledBags> theirs(trades_.size());
     Shards values;
-    Shards winners;
+    Shards argmax;
     for (size_t i = 0; i < trades_.size(); ++i) {
       auto pooled =
-          pool_asked(trades_[i], shards[i], sum_dtype(), terms_.winner_dtype);
+          pool_asked(trades_[i], shards[i], sum_dtype(), terms_.argmax_dtype);
       values.push_back(std::move(pooled.values));
-      winners.push_back(std::move(pooled.winners));
+      argmax.push_back(std::move(pooled.argmax));
     }
     values = move(values, &BagTrade::asked_bags, &BagTrade::sent_bags);
     if (query_.mode == BagMode::kMax) {
-      winners = move(winners, &BagTrade::asked_bags, &BagTrade::sent_bags);
+      argmax = move(argmax, &BagTrade::asked_bags, &BagTrade::sent_bags);
     }
     std::vector<at::Tensor> out;
     for (size_t i = 0; i < trades_.size(); ++i) {
       out.push_back(pool_with_pooled(
-          trades_[i], shards[i], {values[i], winners[i]}, sum_dtype()));
+          trades_[i], shards[i], {values[i], argmax[i]}, sum_dtype()));
     }
     return out;
   }
@@ -268,7 +268,7 @@ class BagExchange final : public BagVisit {
   }
 
   // grad . row for each entry, computed where the row is.
-  void factor_gradients(
+  void per_sample_weight_gradients(
       ShardsRef grads, ShardsRef given, ShardsRef shards, Gradients& result);
 
   Sizes bounds_{0};  // the owners' first rows, then the end of the table
@@ -276,7 +276,7 @@ class BagExchange final : public BagVisit {
   BagTerms terms_;
 };
 
-void BagExchange::factor_gradients(
+void BagExchange::per_sample_weight_gradients(
     ShardsRef grads, ShardsRef given, ShardsRef shards, Gradients& result) {
   std::vector<at::Tensor> own;
   for (size_t i = 0; i < trades_.size(); ++i) {
@@ -297,7 +297,7 @@ void BagExchange::factor_gradients(
     }
   } else {
     for (size_t i = 0; i < trades_.size(); ++i) {
-      own[i].add_(factors_of_fetched(trades_[i], grads[i]));
+      own[i].add_(weights_of_fetched(trades_[i], grads[i]));
     }
   }
   for (size_t i = 0; i < trades_.size(); ++i) {

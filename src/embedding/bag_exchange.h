@@ -1,5 +1,5 @@
-// Bags of a table that is cut by rows. Entries go to the ranks that own their
-// rows; what comes back are pooled rows, or the distinct rows themselves,
+// Bags of a table that is row-wise sharded. Entries go to the ranks that own
+// their rows; what comes back are pooled rows, or the distinct rows themselves,
 // whichever is less. Entries whose rows lie on the rank that asks stay there.
 #pragma once
 

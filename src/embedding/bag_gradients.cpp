@@ -74,7 +74,7 @@ Bags pooled(
   if (cuts_rows_of_max(weight, args)) {
     return max_over_rows(weight, indices, offsets, args);
   }
-  auto [result, winners] = op.call(
+  auto [result, argmax] = op.call(
       weight,
       indices,
       offsets,
@@ -88,7 +88,7 @@ Bags pooled(
       local.first_bag,
       local.bag_count,
       local.first_index);
-  return {std::move(result), std::move(winners)};
+  return {std::move(result), std::move(argmax)};
 }
 
 // What a backward pass needs besides tensors.
@@ -123,10 +123,10 @@ class Bag : public torch::autograd::Function<Bag> {
         {indices,
          offsets,
          per_sample_weights.value_or(at::Tensor()),
-         bags.winners,
+         bags.argmax,
          needs_values ? weight : at::Tensor()});
-    ctx->mark_non_differentiable({bags.winners});
-    return {bags.pooled, bags.winners};
+    ctx->mark_non_differentiable({bags.argmax});
+    return {bags.pooled, bags.argmax};
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -215,7 +215,7 @@ std::tuple<at::Tensor, at::Tensor> bag_autograd(
            padding_idx,
            whole_bags},
           {first_row, table_rows, first_bag, bag_count, first_index});
-  return {std::move(bags.pooled), std::move(bags.winners)};
+  return {std::move(bags.pooled), std::move(bags.argmax)};
 }
 
 }  // namespace

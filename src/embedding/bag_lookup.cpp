@@ -43,11 +43,11 @@ BagWants wants_of(const at::Tensor& weight, const std::vector<RankBags>& bags) {
   if (!at::GradMode::is_enabled()) {
     return {};
   }
-  const bool factors =
+  const bool per_sample_weights =
       std::any_of(bags.begin(), bags.end(), [](const RankBags& rank) {
         return rank.weights.defined() && rank.weights.requires_grad();
       });
-  return {factors || weight.requires_grad(), factors};
+  return {per_sample_weights || weight.requires_grad(), per_sample_weights};
 }
 
 class LookupBags : public torch::autograd::Function<LookupBags> {
@@ -55,11 +55,12 @@ class LookupBags : public torch::autograd::Function<LookupBags> {
   static variable_list forward(
       AutogradContext* ctx,
       const at::Tensor& weight,
-      at::TensorList /*factors*/,
+      at::TensorList /*per_sample_weights*/,
       c10::intrusive_ptr<BagVisit> visit) {
     auto pooled = visit->pool(weight);
-    // The factors' gradients read the table again: it must not have changed.
-    if (visit->factors_need_grad()) {
+    // The per_sample_weights' gradients read the table again: it must not have
+    // changed.
+    if (visit->weights_need_grad()) {
       ctx->save_for_backward({weight});
     }
     // A step takes the table as it is by then: another lookup of the same pass
@@ -125,7 +126,8 @@ int64_t BagQuery::fingerprint() const {
   hash = hash_combine(hash, static_cast<uint64_t>(step.has_value()));
   hash = hash_combine(hash, std::bit_cast<uint64_t>(step.value_or(0)));
   hash = hash_combine(hash, offsets);
-  return static_cast<int64_t>(hash_combine(hash, static_cast<uint64_t>(way)));
+  return static_cast<int64_t>(
+      hash_combine(hash, static_cast<uint64_t>(strategy)));
 }
 
 BagVisit::BagVisit(
@@ -158,23 +160,23 @@ std::vector<at::Tensor> lookup_bags(
     int64_t mesh_dim,
     std::vector<RankBags> bags,
     const BagQuery& query,
-    const Problem& problem) {
+    const LocalError& error) {
   const CommCauseGuard cause("tessera::embedding_bag");
   const BagWants wants = wants_of(weight, bags);
-  std::vector<at::Tensor> factors;
+  std::vector<at::Tensor> per_sample_weights;
   for (auto& rank : bags) {
     if (rank.weights.defined()) {
-      factors.push_back(rank.weights);
+      per_sample_weights.push_back(rank.weights);
       rank.weights = rank.weights.detach().contiguous();
     }
   }
   const auto visit = make_visit(
       distributed_meta(weight).spec, mesh_dim, std::move(bags), query);
-  visit->meet(problem, wants);
+  visit->meet(error, wants);
   check_current(weight);
   keep_grad_layouts(weight);
-  keep_grad_layouts(factors);
-  return LookupBags::apply(weight, at::TensorList(factors), visit);
+  keep_grad_layouts(per_sample_weights);
+  return LookupBags::apply(weight, at::TensorList(per_sample_weights), visit);
 }
 
 }  // namespace tessera::detail

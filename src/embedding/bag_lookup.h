@@ -27,7 +27,7 @@ struct BagQuery {
   bool reads_padding = false;
   std::optional<double> max_norm = std::nullopt;
   double norm_type = 2;
-  BagWay way = BagWay::Cheapest;
+  BagStrategy strategy = BagStrategy::Cheapest;
   // The table's gradient holds the rows that are looked up alone. For tables
   // cut by rows.
   bool sparse = false;
@@ -49,38 +49,38 @@ struct BagQuery {
 struct RankBags {
   at::Tensor indices;  // [n], int32 or int64, within the table; its device
   at::Tensor bounds;   // [bags + 1], int64, from 0 to n; its device
-  at::Tensor
-      weights;  // [n], the table's dtype: a factor an entry; or undefined
+  at::Tensor weights;  // [n], the table's dtype: a per-sample weight an entry;
+                       // or undefined
 
   int64_t bags() const { return bounds.size(0) - 1; }
 };
 
-// Of a rank with a problem, whose input is not looked at.
+// Of a rank with a error, whose input is not looked at.
 RankBags no_bags(at::Device device);
 
 // What the backward pass will be for.
 struct BagWants {
-  bool gradients = false;         // of anything: there will be one
-  bool factor_gradients = false;  // of the factors
+  bool gradients = false;                    // of anything: there will be one
+  bool per_sample_weight_gradients = false;  // of the per_sample_weights
 };
 
 // The pooled rows of each local rank's bags, [bags, d], one for each of the
-// mesh's local positions; differentiable by `weight` and by the factors.
-// Requires: `weight` is distributed, and the dimension `mesh_dim` of its mesh
-// cuts its rows or, alone, its columns. On a mesh of several dimensions no
-// other one cuts the rows (each group along `mesh_dim` pools the columns it
-// has), and ranks that differ in other coordinates alone have the same bags.
-// Writes the table if there is a max_norm, and in the backward pass if there is
-// a step. Communicates, and so does the backward pass, which every rank must
-// run. If a rank has a problem, every rank throws it; if queries differ, or
-// some ranks alone have something that requires grad, every rank throws
-// c10::ValueError.
+// mesh's local positions; differentiable by `weight` and by the
+// per_sample_weights. Requires: `weight` is distributed, and the dimension
+// `mesh_dim` of its mesh cuts its rows or, alone, its columns. On a mesh of
+// several dimensions no other one cuts the rows (each group along `mesh_dim`
+// pools the columns it has), and ranks that differ in other coordinates alone
+// have the same bags. Writes the table if there is a max_norm, and in the
+// backward pass if there is a step. Communicates, and so does the backward
+// pass, which every rank must run. If a rank has a error, every rank throws it;
+// if queries differ, or some ranks alone have something that requires grad,
+// every rank throws c10::ValueError.
 std::vector<at::Tensor> lookup_bags(
     const at::Tensor& weight,
     int64_t mesh_dim,
     std::vector<RankBags> bags,
     const BagQuery& query,
-    const Problem& problem);
+    const LocalError& error);
 
 // One lookup: what its ranks have told each other is kept for the backward
 // pass. Nothing here is recorded for autograd.
@@ -99,20 +99,20 @@ class BagVisit : public torch::CustomClassHolder {
       const BagQuery& query);
 
   // Swaps what the ranks must know of each other, and throws what is wrong.
-  virtual void meet(const Problem& problem, const BagWants& wants) = 0;
+  virtual void meet(const LocalError& error, const BagWants& wants) = 0;
   // The pooled rows. `shards` may be renormalised. Requires: meet() was called.
   virtual std::vector<at::Tensor> pool(const at::Tensor& weight) = 0;
-  // `weight` is the same table, undefined unless factors need it, which then is
-  // unchanged, or the query has a step, which then is made: if the table needs
-  // a gradient, its rows move and the result has none.
+  // `weight` is the same table, undefined unless per_sample_weights need it,
+  // which then is unchanged, or the query has a step, which then is made: if
+  // the table needs a gradient, its rows move and the result has none.
   virtual Gradients differentiate(
       ShardsRef grads, const at::Tensor& weight, bool table_needs_grad) = 0;
 
   const SpecPtr& table() const { return table_; }
   c10::ArrayRef<RankBags> bags() const { return bags_; }
   const BagQuery& query() const { return query_; }
-  // Whether some rank's factors need a gradient; known after meet().
-  bool factors_need_grad() const { return factors_need_grad_; }
+  // Whether some rank's per_sample_weights need a gradient; known after meet().
+  bool weights_need_grad() const { return weights_need_grad_; }
 
  protected:
   int64_t rows() const { return table_->sizes[0]; }
@@ -127,7 +127,7 @@ class BagVisit : public torch::CustomClassHolder {
   int64_t mesh_dim_;
   std::vector<RankBags> bags_;
   BagQuery query_;
-  bool factors_need_grad_ = false;
+  bool weights_need_grad_ = false;
 };
 
 }  // namespace tessera::detail

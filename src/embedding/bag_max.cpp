@@ -33,16 +33,16 @@ bool cut_apart(const at::Tensor& weight, const at::Tensor& indices) {
 // Of equal maxima the first entry of the bag wins, on whichever rank it is. A
 // NaN is a bag's first entry, or it would have been passed over: it comes
 // before every other rank's, and nothing is less than it.
-void merge(const MeshDim& at, Shards& values, Shards& winners) {
+void merge(const MeshDim& at, Shards& values, Shards& argmax) {
   auto& comm = collectives(at.mesh);
   const auto best = comm.all_reduce(at, values, ReduceOp::Max);
-  for (size_t i = 0; i < winners.size(); ++i) {
-    const auto lost = winners[i].lt(0).logical_or_(values[i].lt(best[i]));
-    winners[i] = winners[i].masked_fill(lost, kNobody);
+  for (size_t i = 0; i < argmax.size(); ++i) {
+    const auto lost = argmax[i].lt(0).logical_or_(values[i].lt(best[i]));
+    argmax[i] = argmax[i].masked_fill(lost, kNobody);
   }
-  winners = comm.all_reduce(at, winners, ReduceOp::Min);
-  for (size_t i = 0; i < winners.size(); ++i) {
-    winners[i].masked_fill_(winners[i].eq(kNobody), -1);
+  argmax = comm.all_reduce(at, argmax, ReduceOp::Min);
+  for (size_t i = 0; i < argmax.size(); ++i) {
+    argmax[i].masked_fill_(argmax[i].eq(kNobody), -1);
   }
   values = best;
 }
@@ -78,7 +78,7 @@ Bags max_over_rows(
   const auto& batch = *distributed_meta(indices).spec;
   const int64_t bags = all_bags(offsets, args.include_last_offset);
   Shards values;
-  Shards winners;
+  Shards argmax;
   const auto find_maxima = [&] {
     for (size_t i = 0; i < table.mesh.local_positions().size(); ++i) {
       auto part = plain_bag(
@@ -90,7 +90,7 @@ Bags max_over_rows(
           bags_at(table, batch, bags, table.mesh.local_positions()[i]),
           BagEmpty::kLowest);
       values.push_back(std::move(part.pooled));
-      winners.push_back(std::move(part.winners));
+      argmax.push_back(std::move(part.argmax));
     }
   };
   if (differs_over_ranks(batch.placements, table.mesh)) {
@@ -102,14 +102,14 @@ Bags max_over_rows(
   Placements placements = table.placements;
   for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
     if (placements[m].is_shard(0)) {
-      merge({table.mesh, m}, values, winners);
+      merge({table.mesh, m}, values, argmax);
       placements[m] = Replicate();
     } else if (placements[m].is_replicate()) {
       placements[m] = batch.placements[m];
     }
   }
   for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = values[i].masked_fill(winners[i].lt(0), 0);
+    values[i] = values[i].masked_fill(argmax[i].lt(0), 0);
   }
   const Sizes sizes{bags, weight.size(1)};
   return {
@@ -118,7 +118,7 @@ Bags max_over_rows(
           std::move(values)),
       make_distributed(
           Spec::make(table.mesh, placements, sizes, at::kInt),
-          std::move(winners))};
+          std::move(argmax))};
 }
 
 }  // namespace tessera::detail

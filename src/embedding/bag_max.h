@@ -1,6 +1,6 @@
-// Bags of maxima over a table that is cut by rows: each rank finds the maxima
-// of its rows, and they are merged. No row of a rule can say that: who won is
-// decided by the values and, among equals, by the order of the bag.
+// Bags of maxima over a table that is row-wise sharded: each rank finds the
+// maxima of its rows, and they are merged. No row of a rule can say that: who
+// won is decided by the values and, among equals, by the order of the bag.
 #pragma once
 
 #include <string_view>
@@ -16,7 +16,7 @@ inline constexpr std::string_view kBagCause = "aten::_embedding_bag";
 // `weight`, and the mode is max.
 bool cuts_rows_of_max(const at::Tensor& weight, const BagArgs& args);
 
-// The maxima and their winners, on all ranks that share the rows. Communicates:
+// The maxima and their argmax, on all ranks that share the rows. Communicates:
 // two all_reduces a mesh dimension that cuts the rows. Below autograd.
 Bags max_over_rows(
     const at::Tensor& weight,

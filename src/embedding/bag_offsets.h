@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "embedding/bag_ways.h"
+#include "embedding/bag_strategy.h"
 
 namespace tessera::detail {
 

@@ -23,7 +23,7 @@ constexpr const char* kBag =
     "-> (Tensor, Tensor)";
 constexpr const char* kBagBackward =
     "bag_backward(Tensor grad, Tensor indices, Tensor offsets, Tensor weight, "
-    "Tensor? per_sample_weights=None, Tensor? winners=None, int mode=0, "
+    "Tensor? per_sample_weights=None, Tensor? argmax=None, int mode=0, "
     "bool include_last_offset=False, int padding_idx=-1, "
     "bool whole_bags=False, bool sparse=False, *, int first_row=0, "
     "int? table_rows=None, int first_bag=0, int? bag_count=None, "
@@ -46,7 +46,7 @@ BagPart part_of(const at::Tensor& weight, const BagLocal& local) {
   return {local.first_row, local.table_rows.value_or(weight.size(0))};
 }
 
-at::Tensor no_winners(const at::Tensor& weight) {
+at::Tensor no_argmax(const at::Tensor& weight) {
   return at::empty({0}, weight.options().dtype(at::kInt));
 }
 
@@ -75,7 +75,7 @@ std::tuple<at::Tensor, at::Tensor> plain(
        whole_bags},
       {first_row, table_rows, first_bag, bag_count, first_index},
       BagEmpty::kZero);
-  return {std::move(bags.pooled), std::move(bags.winners)};
+  return {std::move(bags.pooled), std::move(bags.argmax)};
 }
 
 std::tuple<at::Tensor, at::Tensor> meta(
@@ -100,7 +100,7 @@ std::tuple<at::Tensor, at::Tensor> meta(
   return {
       pooled,
       max ? at::empty(pooled.sizes(), pooled.options().dtype(at::kInt))
-          : no_winners(weight)};
+          : no_argmax(weight)};
 }
 
 at::Tensor plain_backward(
@@ -109,7 +109,7 @@ at::Tensor plain_backward(
     const at::Tensor& offsets,
     const at::Tensor& weight,
     const OptionalTensor& per_sample_weights,
-    const OptionalTensor& winners,
+    const OptionalTensor& argmax,
     int64_t mode,
     bool include_last_offset,
     int64_t padding_idx,
@@ -137,7 +137,7 @@ at::Tensor plain_backward(
        part_of(weight, local),
        local_bags(indices, offsets, per_sample_weights, args, local),
        args.mode,
-       args.mode == BagMode::kMax ? winners : std::nullopt},
+       args.mode == BagMode::kMax ? argmax : std::nullopt},
       weight.size(0));
 }
 
@@ -249,11 +249,11 @@ Bags plain_bag(
   if (args.mode == BagMode::kMax) {
     auto max =
         embedding_bag_max_part(weight, part_of(weight, local), input, empty);
-    return {std::move(max.values), std::move(max.winners)};
+    return {std::move(max.values), std::move(max.argmax)};
   }
   return {
       embedding_bag_part(weight, part_of(weight, local), input, args.mode),
-      no_winners(weight)};
+      no_argmax(weight)};
 }
 
 void register_bag_ops(OpRegistry& ops) {

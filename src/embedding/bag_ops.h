@@ -50,8 +50,8 @@ BagInput local_bags(
     const BagLocal& local);
 
 struct Bags {
-  at::Tensor pooled;   // [bags, d]
-  at::Tensor winners;  // as BagMax's; empty unless the mode is max
+  at::Tensor pooled;  // [bags, d]
+  at::Tensor argmax;  // as BagMax's; empty unless the mode is max
 };
 
 // tessera::bag: the rows of each bag, pooled. Differentiable by `weight` and

@@ -31,15 +31,16 @@ Bytes bytes_of(
       table.sizes[0] <= std::numeric_limits<int32_t>::max() ? 4 : 8;
   const int64_t element =
       query.mode == BagMode::kMax
-          ? size_of(table.dtype) + size_of(terms.winner_dtype)
+          ? size_of(table.dtype) + size_of(terms.argmax_dtype)
           : size_of(accumulate_dtype(table.dtype));
-  const int64_t factor = terms.factors ? size_of(table.dtype) : 0;
+  const int64_t weight =
+      terms.per_sample_weights ? size_of(table.dtype) : 0;
   // The most columns that a rank has: groups with fewer decide alike.
   const int64_t width =
       local_shape(table.sizes, table.mesh, table.placements, 0)[1];
   return {
       sum.all_bags * (index + width * element) +
-          sum.all_indices * (index + factor),
+          sum.all_indices * (index + weight),
       sum.all_rows * (index + width * size_of(table.dtype))};
 }
 
@@ -56,14 +57,14 @@ BagTerms settle_terms(
   }
   BagTerms terms;
   terms.silent = sum.all_indices == 0;
-  terms.factors = any_flag(told, BagNotice::kFactors);
-  terms.factors_need_grad = any_flag(told, BagNotice::kGradient);
+  terms.per_sample_weights = any_flag(told, BagNotice::kPerSampleWeights);
+  terms.weights_need_grad = any_flag(told, BagNotice::kGradient);
   terms.padding = any_flag(told, BagNotice::kPadding);
   // Winners are counted from 0, and one number is kept for "none".
-  terms.winner_dtype =
+  terms.argmax_dtype =
       sum.longest <= std::numeric_limits<uint8_t>::max() ? at::kByte : at::kInt;
-  terms.pooled = query.way == BagWay::Pooled;
-  if (query.way == BagWay::Cheapest) {
+  terms.pooled = query.strategy == BagStrategy::Pooled;
+  if (query.strategy == BagStrategy::Cheapest) {
     const auto bytes = bytes_of(table, query, terms, sum);
     terms.pooled = bytes.pooled < bytes.rows;
   }

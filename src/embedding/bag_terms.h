@@ -1,6 +1,6 @@
-// What the ranks settle on before bags of a table cut by rows are exchanged.
-// It follows from what all of them have told all others, so that every rank
-// settles on the same.
+// What the ranks settle on before bags of a row-wise sharded table are
+// exchanged. It follows from what all of them have told all others, so that
+// every rank settles on the same.
 #pragma once
 
 #include "embedding/bag_census.h"
@@ -10,13 +10,13 @@
 namespace tessera::detail {
 
 struct BagTerms {
-  bool pooled = true;    // BagWay::Pooled or Rows
-  bool silent = true;    // every entry's row lies where it is asked for
-  bool factors = false;  // some rank has factors
-  bool factors_need_grad = false;  // likewise
-  bool padding = false;            // some rank has entries of padding
-  // In which winners of maxima are sent; its largest number means none.
-  at::ScalarType winner_dtype = at::kByte;
+  bool pooled = true;  // BagStrategy::Pooled or Rows
+  bool silent = true;  // every entry's row lies where it is asked for
+  bool per_sample_weights = false;  // some rank has per_sample_weights
+  bool weights_need_grad = false;   // likewise
+  bool padding = false;             // some rank has entries of padding
+  // In which argmax of maxima are sent; its largest number means none.
+  at::ScalarType argmax_dtype = at::kByte;
 };
 
 BagTerms settle_terms(

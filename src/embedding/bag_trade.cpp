@@ -36,29 +36,29 @@ void add_rows(
   });
 }
 
-int64_t no_winner(at::ScalarType winner_dtype) {
-  return winner_dtype == at::kByte ? std::numeric_limits<uint8_t>::max()
+int64_t no_argmax(at::ScalarType argmax_dtype) {
+  return argmax_dtype == at::kByte ? std::numeric_limits<uint8_t>::max()
                                    : std::numeric_limits<int32_t>::max();
 }
 
-// The places in the rank's own list of winners that owners counted from its
+// The places in the rank's own list of argmax that owners counted from its
 // first entry; -1 for none.
-at::Tensor own_places(const BagTrade& trade, const at::Tensor& winners) {
-  const auto none = winners.eq(no_winner(winners.scalar_type()));
+at::Tensor own_places(const BagTrade& trade, const at::Tensor& argmax) {
+  const auto none = argmax.eq(no_argmax(argmax.scalar_type()));
   if (trade.route.places.size(0) == 0) {
-    return winners.to(at::kInt);  // nothing was asked
+    return argmax.to(at::kInt);  // nothing was asked
   }
-  const auto entries = winners.to(at::kLong).masked_fill(none, 0).add_(
-      trade.route.starts.to(winners.device()).unsqueeze(1));
-  return trade.route.places.to(winners.device())
+  const auto entries = argmax.to(at::kLong).masked_fill(none, 0).add_(
+      trade.route.starts.to(argmax.device()).unsqueeze(1));
+  return trade.route.places.to(argmax.device())
       .index_select(0, entries.flatten())
-      .view_as(winners)
+      .view_as(argmax)
       .to(at::kInt)
       .masked_fill(none, -1);
 }
 
 // A part's maxima put together with the rank's own, owner after owner. Leaves
-// values without a winner as they are.
+// values without a argmax as they are.
 void merge_owners(
     const BagTrade& trade, const BagMax& all, const PooledBags& theirs) {
   int64_t begin = 0;
@@ -68,41 +68,41 @@ void merge_owners(
     }
     const auto which = trade.listed.narrow(0, begin, bags);
     const BagMax mine{
-        all.values.index_select(0, which), all.winners.index_select(0, which)};
+        all.values.index_select(0, which), all.argmax.index_select(0, which)};
     const BagMax part{
         theirs.values.narrow(0, begin, bags),
-        trade.their_winners.narrow(0, begin, bags)};
+        trade.their_argmax.narrow(0, begin, bags)};
     const auto merged = merge_bag_max({mine, part});
     all.values.index_copy_(0, which, merged.values);
-    all.winners.index_copy_(0, which, merged.winners);
+    all.argmax.index_copy_(0, which, merged.argmax);
     begin += bags;
   }
 }
 
 // own_places and merge_owners in one pass, on the CPU: composed of ATen's ops
 // they take longer than all the rest.
-template <typename T, typename Winner>
+template <typename T, typename Argmax>
 void merge_on_cpu(
     const BagTrade& trade, const BagMax& all, const PooledBags& theirs) {
   const int64_t width = all.values.size(1);
   const auto none =
-      static_cast<Winner>(no_winner(c10::CppTypeToScalarType<Winner>::value));
+      static_cast<Argmax>(no_argmax(c10::CppTypeToScalarType<Argmax>::value));
   const auto* bag = trade.listed.const_data_ptr<int64_t>();
   const auto* start = trade.route.starts.const_data_ptr<int64_t>();
   const auto* places = trade.route.places.const_data_ptr<int64_t>();
   const auto* value = theirs.values.const_data_ptr<T>();
-  const auto* winner = theirs.winners.const_data_ptr<Winner>();
-  auto* their_place = trade.their_winners.mutable_data_ptr<int32_t>();
+  const auto* argmax = theirs.argmax.const_data_ptr<Argmax>();
+  auto* their_place = trade.their_argmax.mutable_data_ptr<int32_t>();
   for (int64_t i = 0; i < trade.listed.size(0); ++i) {
     auto* best = all.values.mutable_data_ptr<T>() + bag[i] * width;
-    auto* place = all.winners.mutable_data_ptr<int32_t>() + bag[i] * width;
+    auto* place = all.argmax.mutable_data_ptr<int32_t>() + bag[i] * width;
     const int64_t* const entries = places + start[i];
-    for (int64_t d = 0; d < width; ++d, ++value, ++winner, ++their_place) {
-      if (*winner == none) {
+    for (int64_t d = 0; d < width; ++d, ++value, ++argmax, ++their_place) {
+      if (*argmax == none) {
         *their_place = -1;
         continue;
       }
-      *their_place = static_cast<int32_t>(entries[*winner]);
+      *their_place = static_cast<int32_t>(entries[*argmax]);
       const auto theirs_now = static_cast<at::opmath_type<T>>(*value);
       const auto best_now = static_cast<at::opmath_type<T>>(best[d]);
       // As merge_bag_max: a NaN is the bag's first entry, so nobody beats it.
@@ -118,25 +118,24 @@ void merge_on_cpu(
 void merge_maxima(
     BagTrade& trade, const BagMax& all, const PooledBags& theirs) {
   if (!all.values.is_cpu()) {
-    trade.their_winners = own_places(trade, theirs.winners);
+    trade.their_argmax = own_places(trade, theirs.argmax);
     merge_owners(trade, all, theirs);
   } else {
-    trade.their_winners =
-        at::empty(theirs.winners.sizes(), all.winners.options());
+    trade.their_argmax = at::empty(theirs.argmax.sizes(), all.argmax.options());
     AT_DISPATCH_FLOATING_TYPES_AND2(
         at::kHalf,
         at::kBFloat16,
         all.values.scalar_type(),
         "merge_maxima",
         [&] {
-          if (theirs.winners.scalar_type() == at::kByte) {
+          if (theirs.argmax.scalar_type() == at::kByte) {
             merge_on_cpu<scalar_t, uint8_t>(trade, all, theirs);
           } else {
             merge_on_cpu<scalar_t, int32_t>(trade, all, theirs);
           }
         });
   }
-  all.values.masked_fill_(all.winners.lt(0), 0);
+  all.values.masked_fill_(all.argmax.lt(0), 0);
 }
 
 at::Tensor finish_sums(
@@ -157,7 +156,7 @@ PooledBags pool_asked(
     BagTrade& trade,
     const at::Tensor& shard,
     at::ScalarType sum_dtype,
-    at::ScalarType winner_dtype) {
+    at::ScalarType argmax_dtype) {
   if (trade.mode != BagMode::kMax) {
     return {
         embedding_bag_part(
@@ -166,11 +165,11 @@ PooledBags pool_asked(
   }
   const auto maxima =
       embedding_bag_max_part(shard, trade.part, trade.asked.input);
-  trade.asked_winners = maxima.winners;
+  trade.asked_argmax = maxima.argmax;
   const auto counted =
-      maxima.winners.sub(trade.asked.firsts)
-          .masked_fill_(maxima.winners.lt(0), no_winner(winner_dtype));
-  return {maxima.values, counted.to(winner_dtype)};
+      maxima.argmax.sub(trade.asked.firsts)
+          .masked_fill_(maxima.argmax.lt(0), no_argmax(argmax_dtype));
+  return {maxima.values, counted.to(argmax_dtype)};
 }
 
 at::Tensor pool_with_pooled(
@@ -181,7 +180,7 @@ at::Tensor pool_with_pooled(
   if (trade.mode == BagMode::kMax) {
     const auto all = embedding_bag_max_part(shard, trade.part, trade.own);
     merge_maxima(trade, all, theirs);
-    trade.winners = all.winners;
+    trade.argmax = all.argmax;
     return all.values;
   }
   auto sums = embedding_bag_part(
@@ -197,7 +196,7 @@ at::Tensor pool_with_fetched(
     const auto all = merge_bag_max(
         {embedding_bag_max_part(shard, trade.part, trade.own),
          embedding_bag_max_part(trade.fetched, part, trade.by_fetched)});
-    trade.winners = all.winners;
+    trade.argmax = all.argmax;
     return all.values;
   }
   auto sums = embedding_bag_part(
@@ -262,14 +261,14 @@ BagTrade make_trade(
       bounds,
       self,
       query.left_out(),
-      /*count_rows=*/query.way == BagWay::Cheapest,
+      /*count_rows=*/query.strategy == BagStrategy::Cheapest,
       index_dtype);
   trade.listed = trade.route.bags.to(bags.indices.device());
   if (query.mode == BagMode::kMean) {
     trade.counts =
         bag_counts(trade.own).clamp_min_(1).to(sum_dtype).unsqueeze(1);
   }
-  if (query.way == BagWay::Rows) {
+  if (query.strategy == BagStrategy::Rows) {
     find_wanted(trade, bounds);
   }
   return trade;

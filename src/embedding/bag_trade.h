@@ -15,15 +15,15 @@ struct BagTrade {
   // Its own bags, whole: the kernels skip entries whose rows lie elsewhere.
   BagInput own;
   BagMode mode;
-  BagPart part;        // of the table that this rank holds
-  int64_t held;        // how many rows that is
-  at::Tensor counts;   // mean: [bags, 1] of the sum dtype, 1 for empty bags
-  at::Tensor winners;  // max: [bags, d], int32, places in own.indices
+  BagPart part;       // of the table that this rank holds
+  int64_t held;       // how many rows that is
+  at::Tensor counts;  // mean: [bags, 1] of the sum dtype, 1 for empty bags
+  at::Tensor argmax;  // max: [bags, d], int32, places in own.indices
 
   // As the one who asks. Pooled:
   BagRoute route;
-  at::Tensor listed;         // route.bags, on the table's device
-  at::Tensor their_winners;  // max: [listed, d]: as `winners`, of each owner
+  at::Tensor listed;        // route.bags, on the table's device
+  at::Tensor their_argmax;  // max: [listed, d]: as `argmax`, of each owner
   // Rows:
   Route wanted;         // distinct rows of others
   at::Tensor fetched;   // these rows
@@ -38,7 +38,7 @@ struct BagTrade {
   AskedBags asked;
   Parts asked_bags;
   Parts asked_entries;
-  at::Tensor asked_winners;  // max: [asked bags, d], places in asked.input
+  at::Tensor asked_argmax;  // max: [asked bags, d], places in asked.input
 };
 
 // What rank `self` can find out without the others. `bounds` are the owners'
@@ -57,17 +57,17 @@ void find_wanted(BagTrade& trade, c10::IntArrayRef bounds);
 // Pooled rows of part of the entries; for max who won them.
 struct PooledBags {
   at::Tensor values;
-  at::Tensor winners;
+  at::Tensor argmax;
 };
 
 // What an owner sends back for the bags asked of it: sums in `sum_dtype`, or
-// maxima with winners counted from the asker's first entry, of `winner_dtype`,
-// whose largest number means none. Keeps the winners.
+// maxima with argmax counted from the asker's first entry, of `argmax_dtype`,
+// whose largest number means none. Keeps the argmax.
 PooledBags pool_asked(
     BagTrade& trade,
     const at::Tensor& shard,
     at::ScalarType sum_dtype,
-    at::ScalarType winner_dtype);
+    at::ScalarType argmax_dtype);
 
 // The rank's bags, from its own rows and from what owners sent back.
 at::Tensor pool_with_pooled(
@@ -97,8 +97,9 @@ at::Tensor grad_of_listed(const BagTrade& trade, const at::Tensor& grad);
 // The gradient of the rows fetched, in `grad`'s dtype.
 at::Tensor grad_of_fetched(const BagTrade& trade, const at::Tensor& grad);
 
-// The share of the rows fetched in the gradient of the rank's factors.
-at::Tensor factors_of_fetched(const BagTrade& trade, const at::Tensor& grad);
+// The share of the rows fetched in the gradient of the rank's
+// per_sample_weights.
+at::Tensor weights_of_fetched(const BagTrade& trade, const at::Tensor& grad);
 
 // The gradient of the rows held here: of its own bags, and of those asked of it
 // with the gradient `given`, which has the dtype of `grad`. In one pass, so

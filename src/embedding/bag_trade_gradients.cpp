@@ -34,7 +34,7 @@ BagGradient both_kinds(
       in_dtype(trade.own, grad.scalar_type()),
       backward_mode(trade)};
   if (max) {
-    both.winners = trade.winners;
+    both.argmax = trade.argmax;
   }
   if (given.size(0) > 0) {
     both.grad = at::cat({grad, given});
@@ -48,10 +48,10 @@ BagGradient both_kinds(
            asked.per_sample_weights->to(grad.scalar_type())});
     }
     if (max) {
-      both.winners = at::cat(
-          {trade.winners,
-           trade.asked_winners.add(entries).masked_fill_(
-               trade.asked_winners.lt(0), -1)});
+      both.argmax = at::cat(
+          {trade.argmax,
+           trade.asked_argmax.add(entries).masked_fill_(
+               trade.asked_argmax.lt(0), -1)});
     }
   }
   both.input.padding_idx = padding_idx;
@@ -70,7 +70,7 @@ at::Tensor grad_of_listed(const BagTrade& trade, const at::Tensor& grad) {
   auto listed = grad.index_select(0, trade.listed);
   if (trade.mode == BagMode::kMax) {
     listed.masked_fill_(
-        trade.winners.index_select(0, trade.listed).ne(trade.their_winners), 0);
+        trade.argmax.index_select(0, trade.listed).ne(trade.their_argmax), 0);
   }
   return listed;
 }
@@ -82,12 +82,12 @@ at::Tensor grad_of_fetched(const BagTrade& trade, const at::Tensor& grad) {
       in_dtype(trade.by_fetched, grad.scalar_type()),
       backward_mode(trade)};
   if (trade.mode == BagMode::kMax) {
-    bags.winners = trade.winners;
+    bags.argmax = trade.argmax;
   }
   return embedding_bag_dense_backward(bags, trade.wanted.wanted.size(0));
 }
 
-at::Tensor factors_of_fetched(const BagTrade& trade, const at::Tensor& grad) {
+at::Tensor weights_of_fetched(const BagTrade& trade, const at::Tensor& grad) {
   return embedding_bag_weights_backward(
       grad, trade.fetched, fetched_part(trade), trade.by_fetched);
 }

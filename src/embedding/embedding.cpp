@@ -7,7 +7,7 @@
 #include "dispatch/op_plan.h"
 #include "dispatch/tensor.h"
 #include "embedding/exchange.h"
-#include "embedding/lookup_ways.h"
+#include "embedding/lookup_strategy.h"
 #include "embedding/part_ops.h"
 #include "plan/lookup_cost.h"
 #include "tessera/embedding.h"
@@ -41,7 +41,7 @@ bool both_cut(const Spec& table, const Spec& batch, int64_t m) {
          table.mesh.size(m) > 1;
 }
 
-bool needs_a_way(const at::Tensor& weight, const at::Tensor& indices) {
+bool needs_a_strategy(const at::Tensor& weight, const at::Tensor& indices) {
   if (!is_dtensor(weight) || !is_dtensor(indices) || weight.dim() != 2) {
     return false;
   }
@@ -58,7 +58,7 @@ bool needs_a_way(const at::Tensor& weight, const at::Tensor& indices) {
   return false;
 }
 
-WayCosts way_costs(
+StrategyCosts strategy_costs(
     const Spec& table, const Spec& batch, const ExchangeLayout& layout) {
   const auto first_shard = [](const Spec& spec) {
     return local_shape(spec.sizes, spec.mesh, spec.placements, 0);
@@ -103,15 +103,15 @@ std::optional<ExchangeLayout> chosen_exchange(
     const at::Tensor& weight,
     const at::Tensor& indices,
     const LookupArgs& args) {
-  const auto way = EmbeddingScope::current().way;
-  if (way == LookupWay::Gather) {
+  const auto strategy = EmbeddingScope::current().strategy;
+  if (strategy == LookupStrategy::Gather) {
     return std::nullopt;
   }
   const auto layout = exchange_layout(weight, indices, args);
-  if (!layout.has_value() || way == LookupWay::Exchange) {
+  if (!layout.has_value() || strategy == LookupStrategy::Exchange) {
     return layout;
   }
-  const auto costs = way_costs(
+  const auto costs = strategy_costs(
       *distributed_meta(weight).spec, *distributed_meta(indices).spec, *layout);
   return costs.exchange < costs.gather ? layout : std::nullopt;
 }
@@ -134,7 +134,7 @@ at::Tensor embedding(
     bool sparse) {
   const LookupArgs args{
       padding_idx.guard_int(__FILE__, __LINE__), scale_grad_by_freq, sparse};
-  return needs_a_way(weight, indices)
+  return needs_a_strategy(weight, indices)
              ? lookup_cut_indices(weight, indices, args)
              : lookup(weight, indices, args);
 }
@@ -156,7 +156,7 @@ at::Tensor gather(
 std::string explain_embedding(c10::ArrayRef<c10::IValue> args) {
   const auto& weight = args[0].toTensor();
   const auto& indices = args[1].toTensor();
-  if (!needs_a_way(weight, indices)) {
+  if (!needs_a_strategy(weight, indices)) {
     static const OpInfo op(
         c10::Dispatcher::singleton().findSchemaOrThrow("tessera::lookup", ""));
     torch::jit::Stack own(args.begin(), args.end());
@@ -169,12 +169,13 @@ std::string explain_embedding(c10::ArrayRef<c10::IValue> args) {
   const auto chosen = chosen_exchange(weight, indices, lookup_args);
   const Spec& table = *distributed_meta(weight).spec;
   const Spec& batch = *distributed_meta(indices).spec;
-  return ways_text(
+  return strategies_text(
       "aten.embedding.default",
       table,
       batch,
-      possible.has_value() ? std::optional(way_costs(table, batch, *possible))
-                           : std::nullopt,
+      possible.has_value()
+          ? std::optional(strategy_costs(table, batch, *possible))
+          : std::nullopt,
       chosen.has_value());
 }
 

@@ -8,7 +8,7 @@
 #include "dispatch/run_by_rule.h"
 #include "dispatch/tensor.h"
 #include "embedding/bag_max.h"
-#include "embedding/bag_ways.h"
+#include "embedding/bag_strategy.h"
 #include "embedding/embedding.h"
 
 namespace tessera::detail {
@@ -144,7 +144,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> embedding_bag(
 }  // namespace
 
 std::string explain_embedding_bag(c10::ArrayRef<c10::IValue> args) {
-  return explain_ways(checked_call(
+  return explain_strategies(checked_call(
       args[0].toTensor(),
       args[1].toTensor(),
       args[2].toTensor(),

@@ -255,7 +255,7 @@ class ExchangeLookup : public torch::autograd::Function<ExchangeLookup> {
         !(at::GradMode::is_enabled() && grads[0].requires_grad()),
         "[embedding] the backward of an exchange cannot be differentiated "
         "again: ",
-        spell("hold an EmbeddingScope with LookupWay::Gather"));
+        spell("hold an EmbeddingScope with LookupStrategy::Gather"));
     const auto grad =
         grad_in_layout(grads[0], visits.weight->mesh, visits.layout.output);
     const CommCauseGuard cause("aten::embedding_backward");

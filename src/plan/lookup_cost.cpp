@@ -31,16 +31,16 @@ double gather_cost(const BagLookupSize& size) {
   const auto& [ranks, indices, index_bytes, row_bytes] = size.entries;
   const int64_t all_bags = size.bags * ranks;
   double cost = step_cost(Step::Kind::AllGather, indices * index_bytes, ranks);
-  if (size.factor_bytes > 0) {
-    cost +=
-        step_cost(Step::Kind::AllGather, indices * size.factor_bytes, ranks);
+  if (size.per_sample_weight_bytes > 0) {
+    cost += step_cost(
+        Step::Kind::AllGather, indices * size.per_sample_weight_bytes, ranks);
   }
-  if (size.winner_bytes == 0) {
+  if (size.argmax_bytes == 0) {
     return cost +
            step_cost(Step::Kind::ReduceScatter, all_bags * row_bytes, ranks);
   }
   return cost + step_cost(Step::Kind::AllReduce, all_bags * row_bytes, ranks) +
-         step_cost(Step::Kind::AllReduce, all_bags * size.winner_bytes, ranks);
+         step_cost(Step::Kind::AllReduce, all_bags * size.argmax_bytes, ranks);
 }
 
 double exchange_cost(const BagLookupSize& size) {
@@ -53,11 +53,11 @@ double exchange_cost(const BagLookupSize& size) {
   const int64_t pairs = std::min(indices, size.bags * ranks);
   double pooled = all_to_all((pairs + indices) * index_bytes) +
                   all_to_all(pairs * row_bytes);
-  if (size.factor_bytes > 0) {
-    pooled += all_to_all(indices * size.factor_bytes);
+  if (size.per_sample_weight_bytes > 0) {
+    pooled += all_to_all(indices * size.per_sample_weight_bytes);
   }
-  if (size.winner_bytes > 0) {
-    pooled += all_to_all(pairs * size.winner_bytes);
+  if (size.argmax_bytes > 0) {
+    pooled += all_to_all(pairs * size.argmax_bytes);
   }
   const double rows =
       all_to_all(indices * index_bytes) + all_to_all(indices * row_bytes);

@@ -1,5 +1,5 @@
-// What the two ways of a lookup with sharded indices cost, of rows or of bags,
-// by the one cost function.
+// What the two strategies of a lookup with sharded indices cost, of rows or of
+// bags, by the one cost function.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +24,16 @@ double exchange_cost(const LookupSize& size);
 // The same with bags, each rank having as many, of equal lengths.
 struct BagLookupSize {
   LookupSize entries;
-  int64_t bags;          // of one rank
-  int64_t factor_bytes;  // of an entry's factor; 0 for none
-  int64_t winner_bytes;  // of who won the maxima of a bag; 0 for other modes
+  int64_t bags;                     // of one rank
+  int64_t per_sample_weight_bytes;  // of an entry's factor; 0 for none
+  int64_t argmax_bytes;             // of the argmax of a bag; 0 for other modes
 };
 
 // All indices to all ranks; sums and means by a reduce-scatter, maxima and
-// their winners by an all-reduce each.
+// their argmax by an all-reduce each.
 double gather_cost(const BagLookupSize& size);
 
-// Notices, then bags and what owners pool of them, or entries and rows.
+// A handshake, then bags and what owners pool of them, or entries and rows.
 double exchange_cost(const BagLookupSize& size);
 
 }  // namespace tessera::detail

@@ -71,11 +71,11 @@ std::vector<LocalArgument> part_arguments(const Places& at) {
 }
 
 // bag(weight[v, d], indices[n], offsets[b], per_sample_weights[n]?)
-//   -> out[b, d], winners[b, d] or [0]
+//   -> out[b, d], argmax[b, d] or [0]
 Rows bag_rows(const OpCall& call) {
   const bool max = call.integer("mode") == kMax;
-  const Placement winners = max ? S(1) : R;
-  Rows rows{{{S(1), R, R, R}, {S(1), winners}}};  // column-wise
+  const Placement argmax = max ? S(1) : R;
+  Rows rows{{{S(1), R, R, R}, {S(1), argmax}}};  // column-wise
   if (call.boolean("whole_bags")) {
     rows.push_back({{R, S(0), R, S(0)}, {S(0), max ? S(0) : R}});
   }
@@ -93,7 +93,7 @@ Rows bag_rows(const OpCall& call) {
 }
 
 // bag_backward(grad[b, d], indices, offsets, weight, per_sample_weights?,
-//   winners) -> [v, d]. Of the table its layout alone is read.
+//   argmax) -> [v, d]. Of the table its layout alone is read.
 Rows bag_backward_rows(const OpCall& call) {
   const bool max = call.integer("mode") == kMax;
   Rows rows{

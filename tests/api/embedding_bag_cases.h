@@ -27,7 +27,7 @@ struct BagCase {
   uint64_t seed = 3;
   Placements table = {};  // the layout of the weight
   Placements batch = {};  // the layout of the indices
-  EmbeddingOptions ways = {};
+  EmbeddingOptions strategies = {};
 
   int64_t bags() const { return static_cast<int64_t>(lengths.size()); }
   int64_t entries() const {
@@ -44,9 +44,10 @@ struct BagCase {
         << (specials ? ", specials" : "") << ", " << trailing
         << " trailing, padding " << padding_idx.value_or(-99) << ", table "
         << rows << "x" << columns << " " << dtype << " on " << to_string(table)
-        << ", indices " << index_dtype << " on " << to_string(batch) << ", way "
-        << static_cast<int>(ways.way) << ", bag_way "
-        << static_cast<int>(ways.bag_way) << ", seed " << seed;
+        << ", indices " << index_dtype << " on " << to_string(batch)
+        << ", strategy " << static_cast<int>(strategies.strategy)
+        << ", bag_strategy " << static_cast<int>(strategies.bag_strategy)
+        << ", seed " << seed;
     return out.str();
   }
 
@@ -109,7 +110,7 @@ inline BagData data_of(const BagCase& c) {
 // Runs the case on the mesh, forward and backward, and compares result and
 // gradients with one device. Empty if all is well. Communicates.
 inline std::string bag_failure(const BagCase& c, const DeviceMesh& mesh) {
-  const EmbeddingScope scope(c.ways);
+  const EmbeddingScope scope(c.strategies);
   const auto leaf = [](const at::Tensor& value) {
     return value.clone().requires_grad_();
   };

@@ -67,13 +67,15 @@ BagCase drawn(Draw& draw, const ts::DeviceMesh& mesh) {
   }
   c.table = draw.layout(mesh.ndim(), 2);
   c.batch = draw.layout(mesh.ndim(), 1);
-  c.ways.way = draw.of<ts::LookupWay>(
-      {ts::LookupWay::Cheapest,
-       ts::LookupWay::Gather,
-       ts::LookupWay::Exchange,
-       ts::LookupWay::Exchange});
-  c.ways.bag_way = draw.of<ts::BagWay>(
-      {ts::BagWay::Cheapest, ts::BagWay::Pooled, ts::BagWay::Rows});
+  c.strategies.strategy = draw.of<ts::LookupStrategy>(
+      {ts::LookupStrategy::Cheapest,
+       ts::LookupStrategy::Gather,
+       ts::LookupStrategy::Exchange,
+       ts::LookupStrategy::Exchange});
+  c.strategies.bag_strategy = draw.of<ts::BagStrategy>(
+      {ts::BagStrategy::Cheapest,
+       ts::BagStrategy::Pooled,
+       ts::BagStrategy::Rows});
   c.seed = draw.number(0, 1 << 30);
   c.specials = draw.chance(3);
   return c;

@@ -67,14 +67,14 @@ std::vector<BagCase> cases() {
   return all;
 }
 
-// By every way that a call can take.
+// By every strategy that a call can take.
 void expect_as_on_one_device(BagCase c, const ts::DeviceMesh& mesh) {
   EXPECT_EQ(bag_failure(c, mesh), "");
-  c.ways.way = ts::LookupWay::Gather;
+  c.strategies.strategy = ts::LookupStrategy::Gather;
   EXPECT_EQ(bag_failure(c, mesh), "");
-  c.ways.way = ts::LookupWay::Exchange;
-  for (const auto way : {ts::BagWay::Pooled, ts::BagWay::Rows}) {
-    c.ways.bag_way = way;
+  c.strategies.strategy = ts::LookupStrategy::Exchange;
+  for (const auto strategy : {ts::BagStrategy::Pooled, ts::BagStrategy::Rows}) {
+    c.strategies.bag_strategy = strategy;
     EXPECT_EQ(bag_failure(c, mesh), "");
   }
 }
@@ -147,12 +147,12 @@ struct Sent {
   std::map<std::string, int64_t> calls;
 };
 
-// What a forward pass of batches over a table cut by rows sends.
+// What a forward pass of batches over a row-wise sharded table sends.
 Sent forward_of_batches(
     const ts::DeviceMesh& mesh,
     const at::Tensor& indices,
-    const ts::EmbeddingOptions& ways) {
-  const ts::EmbeddingScope scope(ways);
+    const ts::EmbeddingOptions& options) {
+  const ts::EmbeddingScope scope(options);
   const auto weight = placed(at::ones({400, 32}, at::kFloat), mesh, {Shard(0)});
   const auto batch = placed(indices, mesh, {Shard(0)});
   const ts::CommDebugMode comm;
@@ -170,11 +170,13 @@ TEST(EmbeddingBag, BatchesGoToTheOwnersOfTheirRows) {
     const auto near =
         far.remainder(100) +
         at::arange(1024, at::kLong).div(256, "floor").mul(100).unsqueeze(1);
-    const ts::EmbeddingOptions gather{.way = ts::LookupWay::Gather};
+    const ts::EmbeddingOptions gather{.strategy = ts::LookupStrategy::Gather};
     const ts::EmbeddingOptions pooled{
-        .way = ts::LookupWay::Exchange, .bag_way = ts::BagWay::Pooled};
+        .strategy = ts::LookupStrategy::Exchange,
+        .bag_strategy = ts::BagStrategy::Pooled};
     const ts::EmbeddingOptions rows{
-        .way = ts::LookupWay::Exchange, .bag_way = ts::BagWay::Rows};
+        .strategy = ts::LookupStrategy::Exchange,
+        .bag_strategy = ts::BagStrategy::Rows};
     const auto by_gather = forward_of_batches(mesh, far, gather);
     const auto by_pooled = forward_of_batches(mesh, far, pooled);
     const auto by_rows = forward_of_batches(mesh, far, rows);
@@ -193,10 +195,10 @@ TEST(EmbeddingBag, BatchesGoToTheOwnersOfTheirRows) {
     // others.
     EXPECT_LT(by_rows.bytes, by_pooled.bytes);
     EXPECT_EQ(cheapest.bytes, by_rows.bytes);
-    // Notices alone.
+    // The handshake only.
     EXPECT_EQ(at_home.bytes, 72 * 3);
-    const std::map<std::string, int64_t> notices{{"all_to_all_rows", 1}};
-    EXPECT_EQ(at_home.calls, notices);
+    const std::map<std::string, int64_t> handshake{{"all_to_all_rows", 1}};
+    EXPECT_EQ(at_home.calls, handshake);
   });
 }
 
@@ -206,7 +208,7 @@ TEST(EmbeddingBag, GatheredBatchesSendWhatTheFormulasSay) {
     if (outside(mesh)) {
       return;
     }
-    const ts::EmbeddingScope scope({.way = ts::LookupWay::Gather});
+    const ts::EmbeddingScope scope({.strategy = ts::LookupStrategy::Gather});
     const int64_t others = 3, size = 8, bags = 2, entries = 6, columns = 6;
     for (const Mode mode : {Mode::Sum, Mode::Mean, Mode::Max}) {
       for (const bool weighted : {false, true}) {
@@ -323,8 +325,9 @@ TEST(EmbeddingBag, BatchesWithBadOffsetsOrFactorsAreRefused) {
     const auto factors = placed(data.factors, mesh, {Shard(0)});
     auto descending = data.offsets.clone();
     descending[3] = 9;  // of the second rank
-    for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
-      const ts::EmbeddingScope scope({.way = way});
+    for (const auto strategy :
+         {ts::LookupStrategy::Gather, ts::LookupStrategy::Exchange}) {
+      const ts::EmbeddingScope scope({.strategy = strategy});
       throws_saying<c10::ValueError>("offsets must not decrease", [&] {
         at::embedding_bag(weight, indices, replicated(descending, mesh));
       });

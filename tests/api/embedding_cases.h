@@ -81,7 +81,7 @@ struct LookupCase {
   int64_t padding_idx = -1;
   bool scale_grad_by_freq = false;
   bool sparse = false;
-  LookupWay way = LookupWay::Cheapest;
+  LookupStrategy strategy = LookupStrategy::Cheapest;
 
   at::Tensor rows_of(const at::Tensor& table, const at::Tensor& at) const {
     // The gradient of one device is dense for either: where it is sparse, it
@@ -97,7 +97,8 @@ struct LookupCase {
         << ", indices " << indices.sizes() << indices.dtype() << " on "
         << to_string(batch) << ", padding_idx " << padding_idx
         << (scale_grad_by_freq ? ", by frequency" : "")
-        << (sparse ? ", sparse" : "") << ", way " << static_cast<int>(way);
+        << (sparse ? ", sparse" : "") << ", strategy "
+        << static_cast<int>(strategy);
     return out.str();
   }
 };
@@ -144,7 +145,7 @@ inline std::string shard_difference(
 // gradient and their layouts with one device. Empty if all is well.
 // Communicates.
 inline std::string lookup_failure(const LookupCase& c, const DeviceMesh& mesh) {
-  const EmbeddingScope scope({.way = c.way});
+  const EmbeddingScope scope({.strategy = c.strategy});
   const auto grad = exact_values(
       [&] {
         auto sizes = c.indices.sizes().vec();

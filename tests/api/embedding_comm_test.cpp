@@ -147,8 +147,10 @@ struct Sent {
 };
 
 Sent traffic_of(
-    const ts::DeviceMesh& mesh, const at::Tensor& indices, ts::LookupWay way) {
-  const ts::EmbeddingScope scope({.way = way});
+    const ts::DeviceMesh& mesh,
+    const at::Tensor& indices,
+    ts::LookupStrategy strategy) {
+  const ts::EmbeddingScope scope({.strategy = strategy});
   const auto weight =
       parameter(exact_values({kRows, kColumns}, at::kFloat, 1), mesh, {S0});
   const auto batch = placed(indices, mesh, {S0});
@@ -187,7 +189,7 @@ TEST(EmbeddingComm, GatherSendsItsFormula) {
   for_each_traffic(
       [](const ts::DeviceMesh& mesh, int64_t rank, const at::Tensor& indices) {
         const Traffic traffic(indices, kRows, mesh.size());
-        const auto sent = traffic_of(mesh, indices, ts::LookupWay::Gather);
+        const auto sent = traffic_of(mesh, indices, ts::LookupStrategy::Gather);
         const int64_t others = mesh.size() - 1;
         EXPECT_EQ(
             sent.forward, (Counts{{"all_gather", 1}, {"reduce_scatter", 1}}));
@@ -211,7 +213,7 @@ TEST(EmbeddingComm, ExchangeSendsItsFormula) {
                       int64_t rank,
                       const at::Tensor& indices) {
     const Traffic traffic(indices, kRows, mesh.size());
-    const auto sent = traffic_of(mesh, indices, ts::LookupWay::Exchange);
+    const auto sent = traffic_of(mesh, indices, ts::LookupStrategy::Exchange);
     EXPECT_EQ(sent.forward, (Counts{{"all_to_all_rows", 3}}));
     // Counts of 8 bytes; indices of 4, since the table has fewer rows than an
     // int counts; rows to those that ask.
@@ -229,8 +231,8 @@ TEST(EmbeddingComm, ExchangeSendsItsFormula) {
   });
 }
 
-// Whatever the layouts and the way, what is sent is of the size of indices and
-// rows looked up. The table is a thousand times that.
+// Whatever the layouts and the strategy, what is sent is of the size of indices
+// and rows looked up. The table is a thousand times that.
 TEST(EmbeddingComm, TheTableNeverMoves) {
   for_each_mesh([](const ts::DeviceMesh& mesh) {
     if (mesh.ndim() > 2 || mesh.size() == 1 || outside(mesh)) {
@@ -241,14 +243,14 @@ TEST(EmbeddingComm, TheTableNeverMoves) {
     const int64_t looked_up = 16 * (8 * 4 + 8);
     for (const auto& table : layouts(mesh, 2)) {
       for (const auto& batch : layouts(mesh, 2)) {
-        for (const auto way :
-             {ts::LookupWay::Cheapest,
-              ts::LookupWay::Gather,
-              ts::LookupWay::Exchange}) {
+        for (const auto strategy :
+             {ts::LookupStrategy::Cheapest,
+              ts::LookupStrategy::Gather,
+              ts::LookupStrategy::Exchange}) {
           SCOPED_TRACE(
-              ts::to_string(table) + " by " + ts::to_string(batch) + " way " +
-              std::to_string(static_cast<int>(way)));
-          const ts::EmbeddingScope scope({.way = way});
+              ts::to_string(table) + " by " + ts::to_string(batch) +
+              " strategy " + std::to_string(static_cast<int>(strategy)));
+          const ts::EmbeddingScope scope({.strategy = strategy});
           const auto weight = parameter(value, mesh, table);
           ts::CommDebugMode comm;
           const auto rows = at::embedding(weight, placed(indices, mesh, batch));
@@ -276,33 +278,37 @@ TEST(EmbeddingComm, TheTableNeverMoves) {
   });
 }
 
-// Few indices among many ranks' worth of rows: the cost function picks the way
-// that sends less, and either is there by name.
+// Few indices among many ranks' worth of rows: the cost function picks the
+// strategy that sends less, and either is there by name.
 TEST(EmbeddingComm, WaysByName) {
   ASSERT_TRUE(with_mesh({4}, [](const ts::DeviceMesh& mesh) {
     const auto indices = random_indices(kRows, {4096}, 3);
-    const auto collectives = [&](ts::LookupWay way) {
-      return traffic_of(mesh, indices, way).forward;
+    const auto collectives = [&](ts::LookupStrategy strategy) {
+      return traffic_of(mesh, indices, strategy).forward;
     };
     const Counts gather{{"all_gather", 1}, {"reduce_scatter", 1}};
     const Counts exchange{{"all_to_all_rows", 3}};
-    EXPECT_EQ(collectives(ts::LookupWay::Gather), gather);
-    EXPECT_EQ(collectives(ts::LookupWay::Exchange), exchange);
+    EXPECT_EQ(collectives(ts::LookupStrategy::Gather), gather);
+    EXPECT_EQ(collectives(ts::LookupStrategy::Exchange), exchange);
     // 4 times the rows would be sent by gathering.
-    EXPECT_EQ(collectives(ts::LookupWay::Cheapest), exchange);
-    const ts::EmbeddingScope outer({.way = ts::LookupWay::Gather});
+    EXPECT_EQ(collectives(ts::LookupStrategy::Cheapest), exchange);
+    const ts::EmbeddingScope outer({.strategy = ts::LookupStrategy::Gather});
     {
-      const ts::EmbeddingScope inner({.way = ts::LookupWay::Exchange});
-      EXPECT_EQ(ts::EmbeddingScope::current().way, ts::LookupWay::Exchange);
+      const ts::EmbeddingScope inner(
+          {.strategy = ts::LookupStrategy::Exchange});
+      EXPECT_EQ(
+          ts::EmbeddingScope::current().strategy, ts::LookupStrategy::Exchange);
     }
-    EXPECT_EQ(ts::EmbeddingScope::current().way, ts::LookupWay::Gather);
+    EXPECT_EQ(
+        ts::EmbeddingScope::current().strategy, ts::LookupStrategy::Gather);
   }));
 }
 
 TEST(EmbeddingComm, CollectivesNameTheirOp) {
   ASSERT_TRUE(with_mesh({4}, [](const ts::DeviceMesh& mesh) {
-    for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
-      const ts::EmbeddingScope scope({.way = way});
+    for (const auto strategy :
+         {ts::LookupStrategy::Gather, ts::LookupStrategy::Exchange}) {
+      const ts::EmbeddingScope scope({.strategy = strategy});
       const auto weight =
           parameter(exact_values({9, 4}, at::kFloat, 1), mesh, {S0});
       ts::CommDebugMode comm;

@@ -59,12 +59,12 @@ TEST(EmbeddingErrors, IndicesOutsideTheTable) {
     for (const auto& table : layouts(mesh, 2)) {
       const auto weight = placed(value, mesh, table);
       for (const auto& batch : layouts(mesh, 2)) {
-        for (const auto way :
-             {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
-          const ts::EmbeddingScope scope({.way = way});
+        for (const auto strategy :
+             {ts::LookupStrategy::Gather, ts::LookupStrategy::Exchange}) {
+          const ts::EmbeddingScope scope({.strategy = strategy});
           SCOPED_TRACE(
-              ts::to_string(table) + " by " + ts::to_string(batch) + ", way " +
-              std::to_string(static_cast<int>(way)));
+              ts::to_string(table) + " by " + ts::to_string(batch) +
+              ", strategy " + std::to_string(static_cast<int>(strategy)));
           for (const int64_t index : {9, -1}) {
             // The first rank's, then the last one's.
             for (const int64_t row : {0, 4}) {
@@ -198,9 +198,9 @@ TEST(EmbeddingErrors, WhatCannotBeDifferentiatedAgain) {
         "[embedding]", [&] { twice(R, true, false); });
     throws_saying<c10::NotImplementedError>(
         "[embedding]", [&] { twice(R, false, true); });
-    const ts::EmbeddingScope scope({.way = ts::LookupWay::Exchange});
+    const ts::EmbeddingScope scope({.strategy = ts::LookupStrategy::Exchange});
     throws_saying<c10::NotImplementedError>(
-        "hold an EmbeddingScope with LookupWay::Gather",
+        "hold an EmbeddingScope with LookupStrategy::Gather",
         [&] { twice(S0, false, false); });
   }));
 }

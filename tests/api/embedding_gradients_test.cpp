@@ -73,7 +73,7 @@ TEST(EmbeddingGradients, TwiceDifferentiable) {
         indices,
         grad_value.clone().requires_grad_(),
         along);
-    const ts::EmbeddingScope scope({.way = ts::LookupWay::Gather});
+    const ts::EmbeddingScope scope({.strategy = ts::LookupStrategy::Gather});
     for (const auto& table : {S0, S1, R}) {
       for (const auto& batch : {R, S0}) {
         SCOPED_TRACE(table.str() + " and " + batch.str());

@@ -131,8 +131,9 @@ TEST(EmbeddingMaxNorm, NormsOfEveryType) {
 
 TEST(EmbeddingMaxNorm, BothWaysOfCutIndices) {
   ASSERT_TRUE(with_mesh({4}, [](const ts::DeviceMesh& mesh) {
-    for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
-      const ts::EmbeddingScope scope({.way = way, .max_norm = true});
+    for (const auto strategy :
+         {ts::LookupStrategy::Gather, ts::LookupStrategy::Exchange}) {
+      const ts::EmbeddingScope scope({.strategy = strategy, .max_norm = true});
       expect_as_on_one_device(mesh, {S0}, {S0}, 2, at::kFloat);
     }
   }));

@@ -39,10 +39,10 @@ LookupCase drawn(Draw& draw, int64_t mesh_dims) {
   // Scaled gradients of half types are rounded by one device at each step.
   c.scale_grad_by_freq = !c.sparse && draw.chance(4) &&
                          c10::elementSize(c.weight.scalar_type()) > 2;
-  c.way = draw.of<ts::LookupWay>(
-      {ts::LookupWay::Cheapest,
-       ts::LookupWay::Gather,
-       ts::LookupWay::Exchange});
+  c.strategy = draw.of<ts::LookupStrategy>(
+      {ts::LookupStrategy::Cheapest,
+       ts::LookupStrategy::Gather,
+       ts::LookupStrategy::Exchange});
   return c;
 }
 

@@ -45,11 +45,11 @@ TEST(EmbeddingSparse, EveryLayout) {
     }
     for (const auto& table : layouts(mesh, 2)) {
       for (const auto& batch : layouts(mesh, 2)) {
-        for (const auto way :
-             {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
+        for (const auto strategy :
+             {ts::LookupStrategy::Gather, ts::LookupStrategy::Exchange}) {
           auto c = lookup_of(table, batch);
           c.sparse = true;
-          c.way = way;
+          c.strategy = strategy;
           c.padding_idx = 7;
           expect_as_on_one_device(c, mesh);
         }
@@ -361,11 +361,11 @@ TEST(EmbeddingFrequency, ScalesGradientsByTheWholeBatch) {
     }
     for (const auto& table : layouts(mesh, 2)) {
       for (const auto& batch : layouts(mesh, 2)) {
-        for (const auto way :
-             {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
+        for (const auto strategy :
+             {ts::LookupStrategy::Gather, ts::LookupStrategy::Exchange}) {
           auto c = lookup_of(table, batch);
           c.scale_grad_by_freq = true;
-          c.way = way;
+          c.strategy = strategy;
           c.padding_idx = 2;
           expect_as_on_one_device(c, mesh);
         }

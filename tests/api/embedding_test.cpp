@@ -21,8 +21,10 @@ namespace embedding_test {
 const std::vector<std::vector<int64_t>> kInputs{
     {}, {7}, {5, 4}, {2, 3, 4}, {2, 1, 3, 2}, {1, 2, 3, 1, 2}};
 
-const std::vector<ts::LookupWay> kWays{
-    ts::LookupWay::Cheapest, ts::LookupWay::Gather, ts::LookupWay::Exchange};
+const std::vector<ts::LookupStrategy> kStrategies{
+    ts::LookupStrategy::Cheapest,
+    ts::LookupStrategy::Gather,
+    ts::LookupStrategy::Exchange};
 
 const ts::Placement R = ts::Replicate();
 const ts::Placement S0 = ts::Shard(0);
@@ -49,9 +51,9 @@ TEST(Embedding, EveryLayoutOfTableAndIndices) {
     }
     for (const auto& table : layouts(mesh, 2)) {
       for (const auto& batch : layouts(mesh, 2)) {
-        for (const auto way : kWays) {
+        for (const auto strategy : kStrategies) {
           auto c = lookup_of(9, 6, {5, 4}, table, batch);
-          c.way = way;
+          c.strategy = strategy;
           c.padding_idx = 4;
           expect_as_on_one_device(c, mesh);
         }
@@ -69,10 +71,10 @@ TEST(Embedding, InputsOfNoneToFiveDimensions) {
       for (const auto& table : {S0, S1, R}) {
         expect_as_on_one_device(lookup_of(10, 8, input, {table}, {R}), mesh);
         for (size_t d = 0; d < input.size(); ++d) {
-          for (const auto way : kWays) {
+          for (const auto strategy : kStrategies) {
             auto c = lookup_of(
                 10, 8, input, {table}, {ts::Shard(static_cast<int64_t>(d))});
-            c.way = way;
+            c.strategy = strategy;
             expect_as_on_one_device(c, mesh);
           }
         }
@@ -90,9 +92,9 @@ TEST(Embedding, UnevenRowsAndColumnsAndFewerThanRanks) {
       for (const int64_t columns : {1, 2, 3, 5, 9}) {
         for (const auto& table : {S0, S1}) {
           for (const auto& batch : {R, S0, S1}) {
-            for (const auto way : kWays) {
+            for (const auto strategy : kStrategies) {
               auto c = lookup_of(rows, columns, {3, 2}, {table}, {batch});
-              c.way = way;
+              c.strategy = strategy;
               expect_as_on_one_device(c, mesh);
             }
           }
@@ -112,13 +114,13 @@ TEST(Embedding, DtypesOfTableAndIndices) {
       for (const auto index_dtype : {at::kInt, at::kLong}) {
         for (const auto& table : {S0, S1, R}) {
           for (const auto& batch : {R, S0}) {
-            for (const auto way : kWays) {
+            for (const auto strategy : kStrategies) {
               LookupCase c{
                   exact_values({9, 5}, dtype, 3),
                   random_indices(9, {6, 3}, 4, index_dtype)};
               c.table = {table};
               c.batch = {batch};
-              c.way = way;
+              c.strategy = strategy;
               c.padding_idx = 2;
               expect_as_on_one_device(c, mesh);
             }
@@ -138,9 +140,9 @@ TEST(Embedding, EmptyInput) {
          std::vector<std::vector<int64_t>>{{0}, {0, 3}, {2, 0}}) {
       for (const auto& table : {S0, S1, R}) {
         for (const auto& batch : {R, S0}) {
-          for (const auto way : kWays) {
+          for (const auto strategy : kStrategies) {
             auto c = lookup_of(9, 5, input, {table}, {batch});
-            c.way = way;
+            c.strategy = strategy;
             expect_as_on_one_device(c, mesh);
           }
         }
@@ -224,9 +226,9 @@ TEST(Embedding, OnASliceOfAMesh) {
       const auto slice = whole[name];
       for (const auto& table : {S0, S1, R}) {
         for (const auto& batch : {R, S0, S1}) {
-          for (const auto way : kWays) {
+          for (const auto strategy : kStrategies) {
             auto c = lookup_of(9, 5, {5, 3}, {table}, {batch});
-            c.way = way;
+            c.strategy = strategy;
             c.sparse = table.is_shard(0);
             expect_as_on_one_device(c, slice);
           }

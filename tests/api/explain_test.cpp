@@ -82,13 +82,13 @@ TEST_F(Explain, NamesTheWayOfIndicesThatAreCut) {
   EXPECT_THAT(explain("aten::embedding", {table, few}), HasSubstr("* gather"));
   EXPECT_THAT(
       explain("aten::embedding", {table, many}), HasSubstr("* exchange"));
-  const EmbeddingScope scope({.way = LookupWay::Gather});
+  const EmbeddingScope scope({.strategy = LookupStrategy::Gather});
   EXPECT_THAT(explain("aten::embedding", {table, many}), HasSubstr("* gather"));
 }
 
 TEST_F(Explain, NamesTheWayOfBagsThatAreCut) {
   const auto table = zeros({1000, 64}, mesh_, {Shard(0)});
-  const auto ways_of = [&](int64_t bags, int64_t mode) {
+  const auto strategies_of = [&](int64_t bags, int64_t mode) {
     const auto indices = zeros({bags * 8}, mesh_, {Shard(0)}, at::kLong);
     const auto offsets = distribute_tensor(
         at::arange(0, bags * 8, 8, at::kLong), mesh_, {Replicate()});
@@ -104,16 +104,16 @@ TEST_F(Explain, NamesTheWayOfBagsThatAreCut) {
          false,
          -1});
   };
-  EXPECT_THAT(ways_of(4, 0), HasSubstr("* gather"));
-  EXPECT_THAT(ways_of(4096, 0), HasSubstr("* exchange"));
-  EXPECT_THAT(ways_of(4096, 2), HasSubstr("* exchange"));
+  EXPECT_THAT(strategies_of(4, 0), HasSubstr("* gather"));
+  EXPECT_THAT(strategies_of(4096, 0), HasSubstr("* exchange"));
+  EXPECT_THAT(strategies_of(4096, 2), HasSubstr("* exchange"));
   {
-    const EmbeddingScope scope({.way = LookupWay::Gather});
-    EXPECT_THAT(ways_of(4096, 0), HasSubstr("* gather"));
+    const EmbeddingScope scope({.strategy = LookupStrategy::Gather});
+    EXPECT_THAT(strategies_of(4096, 0), HasSubstr("* gather"));
   }
   // Not cut between bags: as if they were replicated.
-  EXPECT_THAT(ways_of(3, 0), HasSubstr("* S(0),R,R,R->P(sum)"));
-  EXPECT_THAT(ways_of(3, 2), HasSubstr("merged by two all_reduces"));
+  EXPECT_THAT(strategies_of(3, 0), HasSubstr("* S(0),R,R,R->P(sum)"));
+  EXPECT_THAT(strategies_of(3, 2), HasSubstr("merged by two all_reduces"));
 }
 
 TEST_F(Explain, TakesSpecsForTensors) {

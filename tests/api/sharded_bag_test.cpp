@@ -6,7 +6,7 @@
 #include "tests/api/sharded_cases.h"
 
 namespace ts = tessera;
-using ts::BagWay;
+using ts::BagStrategy;
 using ts::sharded::BagInput;
 using ts::sharded::EmbeddingBagFuncOptions;
 using ts::sharded::RowSgd;
@@ -31,24 +31,26 @@ std::vector<BagInput> four_inputs(bool include_last_offset = false) {
 }
 
 ShardedCase case_of(
-    int64_t dim, const std::string& mode, BagWay way = BagWay::Cheapest) {
+    int64_t dim,
+    const std::string& mode,
+    BagStrategy strategy = BagStrategy::Cheapest) {
   ShardedCase c;
   c.table = exact_values({9, 6}, at::kFloat, 3);
   c.dim = dim;
   c.inputs = four_inputs();
   c.options.mode = mode;
-  c.options.way = way;
+  c.options.strategy = strategy;
   return c;
 }
 
-// Runs a change of the plain case in each mode, layout and way.
+// Runs a change of the plain case in each mode, layout and strategy.
 void for_each_case(const std::function<void(ShardedCase&)>& change) {
   ASSERT_TRUE(with_mesh({4}, [&](const ts::DeviceMesh& mesh) {
     for (const auto* mode : {"sum", "mean", "max"}) {
       for (const int64_t dim : {0, 1}) {
-        for (const auto way :
-             {BagWay::Cheapest, BagWay::Pooled, BagWay::Rows}) {
-          auto c = case_of(dim, mode, way);
+        for (const auto strategy :
+             {BagStrategy::Cheapest, BagStrategy::Pooled, BagStrategy::Rows}) {
+          auto c = case_of(dim, mode, strategy);
           change(c);
           expect_bags_as_on_one_device(c, mesh);
         }
@@ -184,7 +186,7 @@ TEST(ShardedBag, OneRankAlone) {
   }));
 }
 
-// Bags of more than 255 entries: their winners do not fit in a byte.
+// Bags of more than 255 entries: their argmax do not fit in a byte.
 TEST(ShardedBag, LongBags) {
   for (const int64_t length : {255, 256, 700}) {
     for_each_case([&](ShardedCase& c) {
@@ -230,8 +232,8 @@ TEST(ShardedBag, NotANumberCountsWhereItIsFirst) {
 TEST(ShardedBag, PerSampleWeightsOnOneRankAlone) {
   ASSERT_TRUE(with_mesh({4}, [&](const ts::DeviceMesh& mesh) {
     for (const int64_t dim : {0, 1}) {
-      for (const auto way : {BagWay::Pooled, BagWay::Rows}) {
-        auto c = case_of(dim, "sum", way);
+      for (const auto strategy : {BagStrategy::Pooled, BagStrategy::Rows}) {
+        auto c = case_of(dim, "sum", strategy);
         c.inputs[3].per_sample_weights = exact_values({6}, at::kFloat, 9);
         expect_bags_as_on_one_device(c, mesh);
       }

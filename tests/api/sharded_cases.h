@@ -34,8 +34,8 @@ struct ShardedCase {
         << ", max_norm " << options.max_norm.value_or(-1) << ", norm_type "
         << options.norm_type << ", include_last_offset "
         << options.include_last_offset << ", update "
-        << (options.update ? options.update->lr : -1) << ", way "
-        << static_cast<int>(options.way) << "\n";
+        << (options.update ? options.update->lr : -1) << ", strategy "
+        << static_cast<int>(options.strategy) << "\n";
     for (const auto& input : inputs) {
       out << input.input << "\n"
           << (input.offsets ? *input.offsets : at::Tensor()) << "\n"
@@ -273,7 +273,7 @@ class CaseMaker {
     const std::vector<std::string> modes{"sum", "mean", "max"};
     c.options.mode = modes[below(3)];
     c.options.include_last_offset = one_in(3);
-    c.options.way = static_cast<BagWay>(below(3));
+    c.options.strategy = static_cast<BagStrategy>(below(3));
     const int64_t rows = c.table.size(0);
     if (one_in(2)) {
       c.options.padding_idx = below(2 * rows) - rows;

@@ -7,7 +7,7 @@
 
 namespace ts = tessera;
 using Bytes = std::map<std::string, int64_t>;
-using ts::BagWay;
+using ts::BagStrategy;
 using ts::sharded::BagInput;
 using ts::sharded::EmbeddingBagFuncOptions;
 using ts::testing::bags_of;
@@ -21,7 +21,7 @@ namespace sharded_comm_test {
 constexpr int64_t kRanks = 4;
 constexpr int64_t kRows = 12;  // 3 a rank
 constexpr int64_t kWidth = 6;  // of floats
-constexpr int64_t kNotices = 72 * (kRanks - 1);
+constexpr int64_t kHandshake = 72 * (kRanks - 1);
 
 int64_t owner_of(int64_t row) { return row / (kRows / kRanks); }
 
@@ -123,11 +123,12 @@ Bytes by_rows(int64_t bytes) { return {{"all_to_all_rows", bytes}}; }
 TEST(ShardedComm, PooledSums) {
   ASSERT_TRUE(with_mesh({kRanks}, [](const ts::DeviceMesh& mesh) {
     const auto c = counted(mesh);
-    const auto sent = run(mesh, 0, {.mode = "sum", .way = BagWay::Pooled});
+    const auto sent =
+        run(mesh, 0, {.mode = "sum", .strategy = BagStrategy::Pooled});
     EXPECT_EQ(
         sent.forward,
         by_rows(
-            kNotices + 4 * (c.asks.bags + c.asks.entries) +
+            kHandshake + 4 * (c.asks.bags + c.asks.entries) +
             c.asked.bags * kWidth * 4));
     EXPECT_EQ(sent.backward, by_rows(c.asks.bags * kWidth * 4));
   }));
@@ -137,15 +138,23 @@ TEST(ShardedComm, PooledSumsOfHalfAreSentInFloat) {
   ASSERT_TRUE(with_mesh({kRanks}, [](const ts::DeviceMesh& mesh) {
     const auto c = counted(mesh);
     const auto sent =
-        run(mesh, 0, {.mode = "sum", .way = BagWay::Pooled}, false, at::kHalf);
+        run(mesh,
+            0,
+            {.mode = "sum", .strategy = BagStrategy::Pooled},
+            false,
+            at::kHalf);
     EXPECT_EQ(
         sent.forward,
         by_rows(
-            kNotices + 4 * (c.asks.bags + c.asks.entries) +
+            kHandshake + 4 * (c.asks.bags + c.asks.entries) +
             c.asked.bags * kWidth * 4));
     EXPECT_EQ(sent.backward, by_rows(c.asks.bags * kWidth * 2));
     const auto mean =
-        run(mesh, 0, {.mode = "mean", .way = BagWay::Pooled}, false, at::kHalf);
+        run(mesh,
+            0,
+            {.mode = "mean", .strategy = BagStrategy::Pooled},
+            false,
+            at::kHalf);
     EXPECT_EQ(mean.forward, sent.forward);
     EXPECT_EQ(mean.backward, by_rows(c.asks.bags * kWidth * 4));
   }));
@@ -155,11 +164,11 @@ TEST(ShardedComm, PooledWithFactors) {
   ASSERT_TRUE(with_mesh({kRanks}, [](const ts::DeviceMesh& mesh) {
     const auto c = counted(mesh);
     const auto sent =
-        run(mesh, 0, {.mode = "sum", .way = BagWay::Pooled}, true);
+        run(mesh, 0, {.mode = "sum", .strategy = BagStrategy::Pooled}, true);
     EXPECT_EQ(
         sent.forward,
         by_rows(
-            kNotices + 4 * (c.asks.bags + 2 * c.asks.entries) +
+            kHandshake + 4 * (c.asks.bags + 2 * c.asks.entries) +
             c.asked.bags * kWidth * 4));
     EXPECT_EQ(
         sent.backward, by_rows(c.asks.bags * kWidth * 4 + c.asked.entries * 4));
@@ -169,11 +178,12 @@ TEST(ShardedComm, PooledWithFactors) {
 TEST(ShardedComm, PooledMaxima) {
   ASSERT_TRUE(with_mesh({kRanks}, [](const ts::DeviceMesh& mesh) {
     const auto c = counted(mesh);
-    const auto sent = run(mesh, 0, {.mode = "max", .way = BagWay::Pooled});
+    const auto sent =
+        run(mesh, 0, {.mode = "max", .strategy = BagStrategy::Pooled});
     EXPECT_EQ(
         sent.forward,
         by_rows(
-            kNotices + 4 * (c.asks.bags + c.asks.entries) +
+            kHandshake + 4 * (c.asks.bags + c.asks.entries) +
             c.asked.bags * kWidth * (4 + 1)));
     EXPECT_EQ(sent.backward, by_rows(c.asks.bags * kWidth * 4));
   }));
@@ -183,17 +193,19 @@ TEST(ShardedComm, Rows) {
   ASSERT_TRUE(with_mesh({kRanks}, [](const ts::DeviceMesh& mesh) {
     const auto c = counted(mesh);
     for (const auto* mode : {"sum", "mean", "max"}) {
-      const auto sent = run(mesh, 0, {.mode = mode, .way = BagWay::Rows});
+      const auto sent =
+          run(mesh, 0, {.mode = mode, .strategy = BagStrategy::Rows});
       EXPECT_EQ(
           sent.forward,
-          by_rows(kNotices + 4 * c.asks.rows + c.asked.rows * kWidth * 4));
+          by_rows(kHandshake + 4 * c.asks.rows + c.asked.rows * kWidth * 4));
       EXPECT_EQ(sent.backward, by_rows(c.asks.rows * kWidth * 4));
     }
     // Factors stay where they are.
-    const auto sent = run(mesh, 0, {.mode = "sum", .way = BagWay::Rows}, true);
+    const auto sent =
+        run(mesh, 0, {.mode = "sum", .strategy = BagStrategy::Rows}, true);
     EXPECT_EQ(
         sent.forward,
-        by_rows(kNotices + 4 * c.asks.rows + c.asked.rows * kWidth * 4));
+        by_rows(kHandshake + 4 * c.asks.rows + c.asked.rows * kWidth * 4));
     EXPECT_EQ(sent.backward, by_rows(c.asks.rows * kWidth * 4));
   }));
 }
@@ -219,7 +231,7 @@ TEST(ShardedComm, Columns) {
       EXPECT_EQ(
           sent.forward,
           (Bytes{
-              {"all_to_all_rows", kNotices},
+              {"all_to_all_rows", kHandshake},
               {"all_gather", 3 * 4 * (bags[me] + entries[me])},
               {"all_to_all", (sum(bags) - bags[me]) * columns * 4}}));
       EXPECT_EQ(
@@ -234,28 +246,36 @@ TEST(ShardedComm, Columns) {
   }));
 }
 
-// The cheaper way of the two, by the sum over all ranks.
+// The cheaper strategy of the two, by the sum over all ranks.
 TEST(ShardedComm, CheapestIsTheOneWithFewerBytes) {
   ASSERT_TRUE(with_mesh({kRanks}, [](const ts::DeviceMesh& mesh) {
     const auto weight = ts::ShardedTensor::from_full(
         exact_values({kRows, kWidth}, at::kFloat, 1),
         {0, {0, 1, 2, 3}},
         {.same_on_all_ranks = true});
-    const auto bytes = [&](const BagInput& input, BagWay way) {
+    const auto bytes = [&](const BagInput& input, BagStrategy strategy) {
       const std::vector<BagInput> inputs(
           living_here(mesh, kRanks).size(), input);
       ts::CommDebugMode comm;
-      ts::sharded::embedding_bag(inputs, weight, {.mode = "sum", .way = way});
+      ts::sharded::embedding_bag(
+          inputs, weight, {.mode = "sum", .strategy = strategy});
       return comm.get_total_bytes();
     };
     // One row in many bags; many rows in one bag.
     const auto repeated =
         bags_of(std::vector<std::vector<int64_t>>(20, {0, 11}));
     const auto spread = bags_of({{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}});
-    EXPECT_LT(bytes(repeated, BagWay::Rows), bytes(repeated, BagWay::Pooled));
-    EXPECT_EQ(bytes(repeated, BagWay::Cheapest), bytes(repeated, BagWay::Rows));
-    EXPECT_LT(bytes(spread, BagWay::Pooled), bytes(spread, BagWay::Rows));
-    EXPECT_EQ(bytes(spread, BagWay::Cheapest), bytes(spread, BagWay::Pooled));
+    EXPECT_LT(
+        bytes(repeated, BagStrategy::Rows),
+        bytes(repeated, BagStrategy::Pooled));
+    EXPECT_EQ(
+        bytes(repeated, BagStrategy::Cheapest),
+        bytes(repeated, BagStrategy::Rows));
+    EXPECT_LT(
+        bytes(spread, BagStrategy::Pooled), bytes(spread, BagStrategy::Rows));
+    EXPECT_EQ(
+        bytes(spread, BagStrategy::Cheapest),
+        bytes(spread, BagStrategy::Pooled));
   }));
 }
 
@@ -266,7 +286,8 @@ TEST(ShardedComm, BagsWhoseRowsAllLiveHereSendNothing) {
         {0, {0, 1, 2, 3}},
         {.same_on_all_ranks = true});
     weight.requires_grad_();
-    for (const auto way : {BagWay::Cheapest, BagWay::Pooled, BagWay::Rows}) {
+    for (const auto strategy :
+         {BagStrategy::Cheapest, BagStrategy::Pooled, BagStrategy::Rows}) {
       for (const auto* mode : {"sum", "mean", "max"}) {
         std::vector<BagInput> inputs;
         for (const size_t r : living_here(mesh, kRanks)) {
@@ -277,12 +298,12 @@ TEST(ShardedComm, BagsWhoseRowsAllLiveHereSendNothing) {
         ts::CommDebugMode comm;
         at::Tensor loss = torch::zeros({});
         for (const auto& bags : ts::sharded::embedding_bag(
-                 inputs, weight, {.mode = mode, .way = way})) {
+                 inputs, weight, {.mode = mode, .strategy = strategy})) {
           loss = loss + bags.sum();
         }
         loss.backward();
         // The notices, by which all ranks know that there is nothing to send.
-        EXPECT_EQ(comm.get_comm_bytes(), by_rows(kNotices)) << comm;
+        EXPECT_EQ(comm.get_comm_bytes(), by_rows(kHandshake)) << comm;
         EXPECT_EQ(comm.get_total_counts(), 1) << comm;
       }
     }

@@ -7,7 +7,7 @@
 #include "tests/api/sharded_cases.h"
 
 namespace ts = tessera;
-using ts::BagWay;
+using ts::BagStrategy;
 using ts::sharded::BagInput;
 using ts::testing::bags_of;
 using ts::testing::exact_values;
@@ -18,13 +18,14 @@ using ts::testing::with_mesh;
 
 namespace sharded_faults_test {
 
-// In each layout and way.
+// In each layout and strategy.
 void expect_right(ShardedCase c) {
   ASSERT_TRUE(with_mesh({4}, [&](const ts::DeviceMesh& mesh) {
     for (const int64_t dim : {0, 1}) {
-      for (const auto way : {BagWay::Cheapest, BagWay::Pooled, BagWay::Rows}) {
+      for (const auto strategy :
+           {BagStrategy::Cheapest, BagStrategy::Pooled, BagStrategy::Rows}) {
         c.dim = dim;
-        c.options.way = way;
+        c.options.strategy = strategy;
         expect_bags_as_on_one_device(c, mesh);
       }
     }
@@ -120,13 +121,15 @@ TEST(ShardedFaults, TheShardIsNotCopied) {
       const std::vector<BagInput> inputs(
           living_here(mesh, 4).size(), bags_of({{0, 4095}, {1024, 2, 3000}}));
       for (const auto* mode : {"sum", "mean", "max"}) {
-        for (const auto way : {BagWay::Pooled, BagWay::Rows}) {
+        for (const auto strategy : {BagStrategy::Pooled, BagStrategy::Rows}) {
           auto counter = std::make_shared<LargestAllocation>();
           {
             const c10::DebugInfoGuard guard(
                 c10::DebugInfoKind::PROFILER_STATE, counter);
             ts::sharded::embedding_bag(
-                inputs, weight, {.mode = mode, .padding_idx = 2, .way = way});
+                inputs,
+                weight,
+                {.mode = mode, .padding_idx = 2, .strategy = strategy});
           }
           EXPECT_GT(counter->largest, 0);
           EXPECT_LT(counter->largest, kRows * kWidth * 4 / 4);

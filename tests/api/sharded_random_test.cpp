@@ -41,15 +41,17 @@ TEST(ShardedRandom, ManyRanks) {
   }
 }
 
-// The same cases by each way give the same.
+// The same cases by each strategy give the same.
 TEST(ShardedRandom, WaysAgree) {
   ASSERT_TRUE(with_mesh({4}, [&](const ts::DeviceMesh& mesh) {
     for (int64_t trial = 0; trial < trials() / 4; ++trial) {
       auto c = CaseMaker(static_cast<uint64_t>(90000 + trial)).make(4);
       c.dim = 0;
-      for (const auto way :
-           {ts::BagWay::Pooled, ts::BagWay::Rows, ts::BagWay::Cheapest}) {
-        c.options.way = way;
+      for (const auto strategy :
+           {ts::BagStrategy::Pooled,
+            ts::BagStrategy::Rows,
+            ts::BagStrategy::Cheapest}) {
+        c.options.strategy = strategy;
         ASSERT_EQ(sharded_failure(c, mesh), "");
       }
     }

@@ -98,8 +98,9 @@ TEST_P(Cuda, MatrixProductsAndTheirGradients) {
 TEST_P(Cuda, LookupsOfEveryLayoutAndWay) {
   const auto indices = torch::randint(0, 10, {7, 3}, torch::kLong);
   const auto grad = torch::randn({7, 3, 6});
-  for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
-    const ts::EmbeddingScope scope({.way = way});
+  for (const auto strategy :
+       {ts::LookupStrategy::Gather, ts::LookupStrategy::Exchange}) {
+    const ts::EmbeddingScope scope({.strategy = strategy});
     for (const auto& table : layouts()) {
       for (const auto& batch : layouts()) {
         for (const bool sparse : {false, true}) {
@@ -146,9 +147,9 @@ TEST_P(Cuda, BagsOfEveryLayoutAndMode) {
         const auto w = torch::randn({10, 6}).requires_grad_();
         const auto bags = pooled(mode, indices, w);
         bags.backward(grad);
-        for (const auto way :
-             {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
-          const ts::EmbeddingScope scope({.way = way});
+        for (const auto strategy :
+             {ts::LookupStrategy::Gather, ts::LookupStrategy::Exchange}) {
+          const ts::EmbeddingScope scope({.strategy = strategy});
           const auto dw = placed(w, table);
           const auto found = pooled(mode, placed(indices, batch), dw);
           found.backward(placed(grad, Replicate()));
@@ -165,7 +166,7 @@ TEST_P(Cuda, ShardedBagsAndTheirUpdates) {
   if (mesh_.ndim() > 1) {
     return;  // a ShardedTensor is laid out over one dimension
   }
-  using ts::BagWay;
+  using ts::BagStrategy;
   const auto value = torch::arange(54, torch::kFloat).view({9, 6}).sin();
   const auto indices = torch::arange(32).mul(5).remainder(9).view({8, 4});
   const auto grad = torch::arange(48, torch::kFloat).view({8, 6}).cos();
@@ -175,13 +176,13 @@ TEST_P(Cuda, ShardedBagsAndTheirUpdates) {
         plain, indices.flatten(), torch::arange(8).mul(4), false, mode));
     wanted.backward(grad);
     for (const int64_t dim : {0, 1}) {
-      for (const auto way : {BagWay::Pooled, BagWay::Rows}) {
+      for (const auto strategy : {BagStrategy::Pooled, BagStrategy::Rows}) {
         for (const bool updates : {false, true}) {
           auto weight = ts::ShardedTensor(placed(value, Shard(dim)));
           weight.requires_grad_();
           ts::sharded::EmbeddingBagFuncOptions options{
               .mode = std::vector<std::string>{"sum", "mean", "max"}[mode],
-              .way = way};
+              .strategy = strategy};
           if (updates) {
             options.update = ts::sharded::RowSgd{0.5};
           }

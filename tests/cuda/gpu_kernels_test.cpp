@@ -93,8 +93,8 @@ TEST(GpuKernels, BagsAndStepsAreAlikeOnEveryRun) {
         if (mode == BagMode::kMax) {
           const BagMax max =
               embedding_bag_max_part(table, {0, rows}, input, BagEmpty::kZero);
-          all = {max.values, max.winners};
-          gradient.winners = max.winners;
+          all = {max.values, max.argmax};
+          gradient.argmax = max.argmax;
         } else {
           all = {embedding_bag_part(table, {0, rows}, input, mode)};
         }

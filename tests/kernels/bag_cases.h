@@ -156,18 +156,18 @@ struct BagKernels {
     }
     const BagMax max =
         embedding_bag_max_part(given(s.rows(p)), s.part(p), given(s.input));
-    return {taken(max.values), taken(max.winners)};
+    return {taken(max.values), taken(max.argmax)};
   }
   at::Tensor backward(
       const BagSample& s,
       size_t p,
       const at::Tensor& grad,
       BagMode mode,
-      const std::optional<at::Tensor>& winners,
+      const std::optional<at::Tensor>& argmax,
       bool sparse) const {
     const int64_t rows = s.rows(p).size(0);
     const BagGradient bags{
-        given(grad), s.part(p), given(s.input), mode, given(winners)};
+        given(grad), s.part(p), given(s.input), mode, given(argmax)};
     if (!fused) {
       return compose_bags_backward(bags, rows, sparse);
     }
@@ -181,11 +181,11 @@ struct BagKernels {
       size_t p,
       const at::Tensor& grad,
       BagMode mode,
-      const std::optional<at::Tensor>& winners,
+      const std::optional<at::Tensor>& argmax,
       double rate) const {
     const at::Tensor rows = given(s.rows(p)).clone();
     BagGradient bags{
-        given(grad), s.part(p), given(s.input), mode, given(winners)};
+        given(grad), s.part(p), given(s.input), mode, given(argmax)};
     if (auto& factors = bags.input.per_sample_weights) {
       factors = factors->to(grad.scalar_type());
     }
@@ -244,7 +244,7 @@ inline void check_bags(const BagKernels& kernels, const BagCase& c) {
       at::randint(-4, 5, {c.bags, c.width}, at::kFloat).div(4).to(c.dtype);
   const BagReference expected = reference(s, c.mode, grad);
 
-  std::optional<at::Tensor> winners;
+  std::optional<at::Tensor> argmax;
   if (c.mode == BagMode::kMax) {
     std::vector<BagMax> parts;
     for (size_t p = 0; p < s.parts(); ++p) {
@@ -253,11 +253,11 @@ inline void check_bags(const BagKernels& kernels, const BagCase& c) {
     }
     const BagMax merged = merge_bag_max(parts);
     EXPECT_TRUE(at::equal(merged.values.to(at::kDouble), expected.out));
-    winners = merged.winners;
+    argmax = merged.argmax;
     // ATen says row 0 (or -1) of bags that are empty.
-    const at::Tensor won = merged.winners.ge(0);
+    const at::Tensor won = merged.argmax.ge(0);
     EXPECT_TRUE(at::equal(
-        bag_max_rows(merged.winners, s.input).masked_select(won),
+        bag_max_rows(merged.argmax, s.input).masked_select(won),
         expected.rows.masked_select(won).to(c.index)));
     const at::Tensor counts = kernels.taken(bag_counts(kernels.given(s.input)));
     EXPECT_TRUE(at::equal(won, counts.gt(0).unsqueeze(1).expand_as(won)));
@@ -273,9 +273,9 @@ inline void check_bags(const BagKernels& kernels, const BagCase& c) {
   std::vector<at::Tensor> dense;
   std::vector<at::Tensor> sparse;
   for (size_t p = 0; p < s.parts(); ++p) {
-    dense.push_back(kernels.backward(s, p, grad, c.mode, winners, false));
+    dense.push_back(kernels.backward(s, p, grad, c.mode, argmax, false));
     const at::Tensor touched =
-        kernels.backward(s, p, grad, c.mode, winners, true);
+        kernels.backward(s, p, grad, c.mode, argmax, true);
     EXPECT_TRUE(touched.is_coalesced());
     const at::Tensor rows = touched.indices()[0];
     EXPECT_TRUE(rows.diff().gt(0).all().item<bool>());
@@ -291,8 +291,7 @@ inline void check_bags(const BagKernels& kernels, const BagCase& c) {
   for (const auto dtype : {c.dtype, at::toOpMathType(c.dtype)}) {
     std::vector<at::Tensor> after;
     for (size_t p = 0; p < s.parts(); ++p) {
-      after.push_back(
-          kernels.step(s, p, grad.to(dtype), c.mode, winners, rate));
+      after.push_back(kernels.step(s, p, grad.to(dtype), c.mode, argmax, rate));
     }
     EXPECT_TRUE(close(at::cat(after), stepped, c.dtype));
   }

@@ -34,12 +34,12 @@ TEST(BagParts, AbsentMaximaLose) {
       embedding_bag_max_part(table.slice(0, 2, 2), {2, 4}, input),
       embedding_bag_max_part(table.slice(0, 2, 4), {2, 4}, input)};
   EXPECT_TRUE(at::equal(parts[1].values, at::full({4, 3}, -kInf)));
-  EXPECT_TRUE(parts[1].winners.eq(-1).all().item<bool>());
+  EXPECT_TRUE(parts[1].argmax.eq(-1).all().item<bool>());
   const BagMax all = merge_bag_max(parts);
   EXPECT_TRUE(at::equal(
       all.values.select(1, 0), at::tensor({-5.0F, -5.0F, 0.0F, 0.0F})));
-  EXPECT_TRUE(at::equal(
-      all.winners.select(1, 0), at::tensor({0, 2, -1, -1}, at::kInt)));
+  EXPECT_TRUE(
+      at::equal(all.argmax.select(1, 0), at::tensor({0, 2, -1, -1}, at::kInt)));
 }
 
 // The whole table at hand: zeros at once.
@@ -59,13 +59,13 @@ TEST(BagParts, AStepTooSmallLeavesTheTable) {
     for (const auto dtype : {at::kFloat, at::kHalf}) {
       const at::Tensor table = at::arange(80).view({4, 20}).to(dtype);
       const at::Tensor before = table.clone();
-      std::optional<at::Tensor> winners;
+      std::optional<at::Tensor> argmax;
       if (mode == BagMode::kMax) {
-        winners = embedding_bag_max_part(table, {0, 4}, input).winners;
+        argmax = embedding_bag_max_part(table, {0, 4}, input).argmax;
       }
       embedding_bag_step_(
           table,
-          {at::ones({2, 20}, dtype), {0, 4}, input, mode, winners},
+          {at::ones({2, 20}, dtype), {0, 4}, input, mode, argmax},
           /*rate=*/1e-60);
       EXPECT_TRUE(at::equal(table, before));
     }
@@ -79,13 +79,13 @@ TEST(BagParts, FirstOfEqualsWins) {
   const std::vector<BagMax> parts = {
       embedding_bag_max_part(table.slice(0, 0, 2), {0, 4}, input),
       embedding_bag_max_part(table.slice(0, 2, 4), {2, 4}, input)};
-  EXPECT_TRUE(parts[0].winners.eq(1).all().item<bool>());
+  EXPECT_TRUE(parts[0].argmax.eq(1).all().item<bool>());
   const BagMax all = merge_bag_max(parts);
-  EXPECT_TRUE(all.winners.eq(0).all().item<bool>());
-  EXPECT_TRUE(bag_max_rows(all.winners, input).eq(3).all().item<bool>());
+  EXPECT_TRUE(all.argmax.eq(0).all().item<bool>());
+  EXPECT_TRUE(bag_max_rows(all.argmax, input).eq(3).all().item<bool>());
   // The gradient goes to that entry once, though its row is in the bag twice.
   const at::Tensor grad = embedding_bag_dense_backward(
-      {at::ones({1, 20}), {0, 4}, input, BagMode::kMax, all.winners}, 4);
+      {at::ones({1, 20}), {0, 4}, input, BagMode::kMax, all.argmax}, 4);
   EXPECT_TRUE(at::equal(grad.select(1, 0), at::tensor({0.F, 0.F, 0.F, 1.F})));
 }
 
@@ -112,7 +112,7 @@ TEST(BagParts, NanAndInfinity) {
     for (const auto& each : {parts, composed}) {
       const BagMax all = merge_bag_max(each);
       EXPECT_TRUE(close(all.values, out, at::kDouble)) << trial;
-      EXPECT_TRUE(at::equal(bag_max_rows(all.winners, input), rows)) << trial;
+      EXPECT_TRUE(at::equal(bag_max_rows(all.argmax, input), rows)) << trial;
     }
   }
 }

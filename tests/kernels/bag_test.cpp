@@ -170,16 +170,16 @@ std::vector<at::Tensor> everything(const BagCase& c) {
                                          .view({c.bags, c.width}));
   std::vector<at::Tensor> all;
   const BagPart part{0, c.rows};
-  std::optional<at::Tensor> winners;
+  std::optional<at::Tensor> argmax;
   if (c.mode == BagMode::kMax) {
     const BagMax max = embedding_bag_max_part(s.table, part, s.input);
-    all = {max.values, max.winners};
-    winners = max.winners;
+    all = {max.values, max.argmax};
+    argmax = max.argmax;
   } else {
     all = {embedding_bag_part(s.table, part, s.input, c.mode)};
     all.push_back(embedding_bag_weights_backward(grad, s.table, part, s.input));
   }
-  const BagGradient bags{grad, part, s.input, c.mode, winners};
+  const BagGradient bags{grad, part, s.input, c.mode, argmax};
   all.push_back(embedding_bag_dense_backward(bags, c.rows));
   const at::Tensor sparse = embedding_bag_sparse_backward(bags, c.rows);
   all.push_back(sparse.indices());

@@ -30,8 +30,8 @@ TEST(LookupCost, BagsAreExchangedWhereTheyAreMany) {
   const BagLookupSize few{
       .entries = {.ranks = 4, .indices = 8, .index_bytes = 8, .row_bytes = 64},
       .bags = 2,
-      .factor_bytes = 0,
-      .winner_bytes = 0};
+      .per_sample_weight_bytes = 0,
+      .argmax_bytes = 0};
   EXPECT_LT(gather_cost(few), exchange_cost(few));
   // Long bags are pooled where their rows are: as many rows as are gathered,
   // but each index goes to one rank alone.
@@ -39,16 +39,16 @@ TEST(LookupCost, BagsAreExchangedWhereTheyAreMany) {
       .entries =
           {.ranks = 4, .indices = 40960, .index_bytes = 8, .row_bytes = 256},
       .bags = 2048,
-      .factor_bytes = 4,
-      .winner_bytes = 0};
+      .per_sample_weight_bytes = 4,
+      .argmax_bytes = 0};
   EXPECT_LT(exchange_cost(long_bags), gather_cost(long_bags));
   // Bags of one entry are rows.
   BagLookupSize short_bags = long_bags;
   short_bags.bags = short_bags.entries.indices;
   EXPECT_GT(gather_cost(short_bags), 3 * exchange_cost(short_bags));
-  // Maxima are gathered with their winners, twice over.
+  // Maxima are gathered with their argmax, twice over.
   BagLookupSize maxima = long_bags;
-  maxima.winner_bytes = 256;
+  maxima.argmax_bytes = 256;
   EXPECT_GT(gather_cost(maxima), 2 * gather_cost(long_bags));
 }
 

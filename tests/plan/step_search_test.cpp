@@ -82,7 +82,7 @@ int64_t first_shard_bytes(
   return bytes;
 }
 
-struct Problem {
+struct LocalError {
   DeviceMesh mesh;
   Sizes sizes;
   Placements from;
@@ -94,7 +94,7 @@ struct Problem {
 };
 
 // All layouts that a plan may pass through.
-std::vector<Placements> all_states(const Problem& p) {
+std::vector<Placements> all_states(const LocalError& p) {
   std::vector<Placements> states{{}};
   for (size_t m = 0; m < p.from.size(); ++m) {
     std::vector<Placement> options{p.from[m]};
@@ -130,7 +130,7 @@ std::vector<Placements> all_states(const Problem& p) {
 }
 
 // The cost of the one step between two layouts; infinite if there is none.
-double edge(const Problem& p, const Placements& a, const Placements& b) {
+double edge(const LocalError& p, const Placements& a, const Placements& b) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   size_t changed = 0;
   size_t m = 0;
@@ -160,7 +160,7 @@ double edge(const Problem& p, const Placements& a, const Placements& b) {
 }
 
 // Bellman and Ford's: relax every edge until nothing changes.
-double brute_force(const Problem& p) {
+double brute_force(const LocalError& p) {
   const std::vector<Placements> states = all_states(p);
   std::vector<double> cost(
       states.size(), std::numeric_limits<double>::infinity());
@@ -187,7 +187,7 @@ double brute_force(const Problem& p) {
   return cost[std::find(states.begin(), states.end(), p.to) - states.begin()];
 }
 
-void check(const Problem& p) {
+void check(const LocalError& p) {
   const RedistributePlan plan =
       plan_redistribution(p.mesh, p.sizes, 4, p.from, p.to);
   double cost = 0;

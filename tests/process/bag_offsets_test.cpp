@@ -57,11 +57,11 @@ TEST_F(OffsetsThatDiffer, RaiseOnEveryRank) {
       {{2, 2}, {S0, S0}, {S0, S0}}};
   const auto value = torch::arange(20.0).view({10, 2});
   const auto entries = torch::tensor({0, 9, 3, 3, 7, 1, 8, 2, 2, 5, 4, 6});
-  for (const auto way :
-       {ts::LookupWay::Cheapest,
-        ts::LookupWay::Gather,
-        ts::LookupWay::Exchange}) {
-    const ts::EmbeddingScope scope({.way = way});
+  for (const auto strategy :
+       {ts::LookupStrategy::Cheapest,
+        ts::LookupStrategy::Gather,
+        ts::LookupStrategy::Exchange}) {
+    const ts::EmbeddingScope scope({.strategy = strategy});
     for (const auto& [shape, table, batch] : layouts) {
       const auto mesh = ts::init_device_mesh("cpu", shape);
       const auto weight = ts::distribute_tensor(
@@ -71,8 +71,8 @@ TEST_F(OffsetsThatDiffer, RaiseOnEveryRank) {
       for (const int64_t odd : {0, 3}) {
         for (const auto& other : others) {
           SCOPED_TRACE(
-              ts::to_string(table) + " by " + ts::to_string(batch) + ", way " +
-              std::to_string(static_cast<int>(way)));
+              ts::to_string(table) + " by " + ts::to_string(batch) +
+              ", strategy " + std::to_string(static_cast<int>(strategy)));
           std::string text = "no error";
           try {
             bags(weight, indices, world.rank() == odd ? other : whole);
@@ -117,7 +117,7 @@ TEST_F(OffsetsThatDiffer, CostNoMessageOfTheirOwn) {
   const auto distributed =
       ts::distribute_tensor(plain, mesh, {R}, {.same_on_all_ranks = true});
   EXPECT_EQ(counts(R, plain), counts(R, distributed));
-  const ts::EmbeddingScope scope({.way = ts::LookupWay::Exchange});
+  const ts::EmbeddingScope scope({.strategy = ts::LookupStrategy::Exchange});
   EXPECT_EQ(counts(S0, plain), counts(S0, distributed));
 }
 

@@ -25,14 +25,14 @@ class OneBadIndex : public ts::testing::FourProcesses {
       at::IntArrayRef shape,
       const ts::Placements& table,
       const ts::Placements& batch,
-      ts::LookupWay way) {
+      ts::LookupStrategy strategy) {
     SCOPED_TRACE(
-        ts::to_string(table) + " by " + ts::to_string(batch) + ", way " +
-        std::to_string(static_cast<int>(way)));
+        ts::to_string(table) + " by " + ts::to_string(batch) + ", strategy " +
+        std::to_string(static_cast<int>(strategy)));
     const auto world =
         ts::World::from_environment(1, {std::chrono::seconds(20)});
     const auto mesh = ts::init_device_mesh("cpu", shape);
-    const ts::EmbeddingScope scope({.way = way});
+    const ts::EmbeddingScope scope({.strategy = strategy});
     const auto value = torch::arange(kRows * 4.0).view({kRows, 4});
     const auto weight =
         ts::distribute_tensor(value, mesh, table, {.same_on_all_ranks = true})
@@ -81,36 +81,39 @@ class OneBadIndex : public ts::testing::FourProcesses {
 };
 
 TEST_F(OneBadIndex, ReplicatedTable) {
-  expect_error_everywhere({4}, {R}, {S0}, ts::LookupWay::Cheapest);
+  expect_error_everywhere({4}, {R}, {S0}, ts::LookupStrategy::Cheapest);
 }
 
 TEST_F(OneBadIndex, RowWiseTableByGather) {
-  expect_error_everywhere({4}, {S0}, {S0}, ts::LookupWay::Gather);
+  expect_error_everywhere({4}, {S0}, {S0}, ts::LookupStrategy::Gather);
 }
 
 TEST_F(OneBadIndex, RowWiseTableByExchange) {
-  expect_error_everywhere({4}, {S0}, {S0}, ts::LookupWay::Exchange);
+  expect_error_everywhere({4}, {S0}, {S0}, ts::LookupStrategy::Exchange);
 }
 
 TEST_F(OneBadIndex, ColumnWiseTable) {
-  expect_error_everywhere({4}, {S1}, {S0}, ts::LookupWay::Cheapest);
+  expect_error_everywhere({4}, {S1}, {S0}, ts::LookupStrategy::Cheapest);
 }
 
 TEST_F(OneBadIndex, GridOfRowsAndColumns) {
-  for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
-    expect_error_everywhere({2, 2}, {S0, S1}, {S0, S0}, way);
+  for (const auto strategy :
+       {ts::LookupStrategy::Gather, ts::LookupStrategy::Exchange}) {
+    expect_error_everywhere({2, 2}, {S0, S1}, {S0, S0}, strategy);
   }
 }
 
 TEST_F(OneBadIndex, RowsCutTwice) {
-  expect_error_everywhere({2, 2}, {S0, S0}, {S0, S0}, ts::LookupWay::Cheapest);
+  expect_error_everywhere(
+      {2, 2}, {S0, S0}, {S0, S0}, ts::LookupStrategy::Cheapest);
 }
 
 TEST_F(OneBadIndex, RowsOnOneDimensionBatchOnBoth) {
-  for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
-    expect_error_everywhere({2, 2}, {S0, R}, {S0, S0}, way);
-    expect_error_everywhere({2, 2}, {R, S0}, {S0, S0}, way);
-    expect_error_everywhere({2, 2}, {R, S1}, {S0, S0}, way);
+  for (const auto strategy :
+       {ts::LookupStrategy::Gather, ts::LookupStrategy::Exchange}) {
+    expect_error_everywhere({2, 2}, {S0, R}, {S0, S0}, strategy);
+    expect_error_everywhere({2, 2}, {R, S0}, {S0, S0}, strategy);
+    expect_error_everywhere({2, 2}, {R, S1}, {S0, S0}, strategy);
   }
 }
 
@@ -120,8 +123,9 @@ TEST_F(OneBadIndex, OfAGroupThatOthersAreNotIn) {
   const auto world = ts::World::from_environment(1, {std::chrono::seconds(20)});
   const auto mesh = ts::init_device_mesh("cpu", {2, 2});
   const auto value = torch::arange(kRows * 4.0).view({kRows, 4});
-  for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
-    const ts::EmbeddingScope scope({.way = way});
+  for (const auto strategy :
+       {ts::LookupStrategy::Gather, ts::LookupStrategy::Exchange}) {
+    const ts::EmbeddingScope scope({.strategy = strategy});
     for (const auto& table : {ts::Placements{S0, R}, {R, S0}, {S0, S1}}) {
       SCOPED_TRACE(ts::to_string(table));
       const auto weight = ts::distribute_tensor(
@@ -175,8 +179,9 @@ TEST_F(OneBadIndex, OfBags) {
       return torch::nn::functional::embedding_bag(
           ts::DTensor::from_local(local, mesh, batch), weight);
     };
-    for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
-      const ts::EmbeddingScope scope({.way = way});
+    for (const auto strategy :
+         {ts::LookupStrategy::Gather, ts::LookupStrategy::Exchange}) {
+      const ts::EmbeddingScope scope({.strategy = strategy});
       std::string text = "no error";
       try {
         bags_of(kRows);

@@ -141,7 +141,7 @@ TEST_F(ShardedBadInput, OptionsThatDiffer) {
   expect_refused({.padding_idx = 3});
   expect_refused({.max_norm = 1});
   expect_refused({.norm_type = 1});
-  expect_refused({.way = ts::BagWay::Rows});
+  expect_refused({.strategy = ts::BagStrategy::Rows});
   expect_refused({.update = ts::sharded::RowSgd{0.1}});
 }
 

@@ -53,34 +53,35 @@ void check_devices(const at::Tensor& t, const BagInput& input) {
       input.offsets.device());
 }
 
-void check_factors(const at::Tensor& t, const BagInput& input, BagMode mode) {
+void check_per_sample_weights(
+    const at::Tensor& t, const BagInput& input, BagMode mode) {
   if (!input.per_sample_weights.has_value()) {
     return;
   }
-  const at::Tensor& factors = *input.per_sample_weights;
+  const at::Tensor& scales = *input.per_sample_weights;
   TORCH_CHECK_NOT_IMPLEMENTED(
       mode == BagMode::kSum,
       "[embedding_bag] per_sample_weights are supported for mode sum alone; "
       "leave them out or use sum");
   TORCH_CHECK_TYPE(
-      factors.scalar_type() == t.scalar_type(),
+      scales.scalar_type() == t.scalar_type(),
       "[embedding_bag] per_sample_weights must have the table's dtype, ",
       t.scalar_type(),
       ", not ",
-      factors.scalar_type());
+      scales.scalar_type());
   TORCH_CHECK_VALUE(
-      factors.sizes() == input.indices.sizes(),
+      scales.sizes() == input.indices.sizes(),
       "[embedding_bag] per_sample_weights must have the size of indices, ",
       input.indices.sizes(),
       ", not ",
-      factors.sizes());
+      scales.sizes());
 }
 
 void check_lookup(
     const at::Tensor& weight, const BagInput& input, BagMode mode) {
   check_table_dtype("the table", weight);
   check_devices(weight, input);
-  check_factors(weight, input, mode);
+  check_per_sample_weights(weight, input, mode);
 }
 
 // As the kernels read a table; rows may lie anywhere, so that a slice of rows
@@ -94,7 +95,7 @@ at::Tensor readable(const at::Tensor& weight) {
 }
 
 void check_backward(const BagGradient& bags) {
-  const auto& [grad, part, input, mode, winners] = bags;
+  const auto& [grad, part, input, mode, argmax] = bags;
   check_lookup(grad, input, mode);
   const int64_t count = input.offsets.numel() - input.include_last_offset;
   TORCH_CHECK_VALUE(
@@ -105,8 +106,8 @@ void check_backward(const BagGradient& bags) {
       grad.size(0));
   TORCH_INTERNAL_ASSERT(
       mode != BagMode::kMax ||
-      (winners.has_value() && winners->scalar_type() == at::kInt &&
-       winners->sizes() == grad.sizes()));
+      (argmax.has_value() && argmax->scalar_type() == at::kInt &&
+       argmax->sizes() == grad.sizes()));
 }
 
 at::Tensor backward(const BagGradient& bags, int64_t rows, bool sparse) {
@@ -186,26 +187,26 @@ BagMax merge_bag_max(at::ArrayRef<BagMax> parts) {
     const at::Tensor stronger =
         other.values.gt(all.values).logical_and(all.values.eq(all.values));
     const at::Tensor earlier =
-        other.values.eq(all.values).logical_and(other.winners.lt(all.winners));
+        other.values.eq(all.values).logical_and(other.argmax.lt(all.argmax));
     const at::Tensor takes = stronger.logical_or(earlier)
-                                 .logical_or(all.winners.lt(0))
+                                 .logical_or(all.argmax.lt(0))
                                  .logical_or(other.values.ne(other.values))
-                                 .logical_and(other.winners.ge(0));
+                                 .logical_and(other.argmax.ge(0));
     all.values = at::where(takes, other.values, all.values);
-    all.winners = at::where(takes, other.winners, all.winners);
+    all.argmax = at::where(takes, other.argmax, all.argmax);
   }
-  all.values = all.values.masked_fill(all.winners.lt(0), 0);
+  all.values = all.values.masked_fill(all.argmax.lt(0), 0);
   return all;
 }
 
-at::Tensor bag_max_rows(const at::Tensor& winners, const BagInput& input) {
+at::Tensor bag_max_rows(const at::Tensor& argmax, const BagInput& input) {
   if (input.indices.numel() == 0) {
-    return at::full_like(winners, -1, input.indices.options());
+    return at::full_like(argmax, -1, input.indices.options());
   }
-  const at::Tensor places = winners.clamp_min(0).to(at::kLong);
+  const at::Tensor places = argmax.clamp_min(0).to(at::kLong);
   return at::index_select(input.indices, 0, places.flatten())
-      .view(winners.sizes())
-      .masked_fill(winners.lt(0), -1);
+      .view(argmax.sizes())
+      .masked_fill(argmax.lt(0), -1);
 }
 
 at::Tensor embedding_bag_dense_backward(const BagGradient& bags, int64_t rows) {

@@ -1,6 +1,6 @@
 // Pooled lookups over a part of a table: the local work of embedding bags whose
-// table is cut by rows. Plain functions on plain tensors: no communication, no
-// autograd, no dispatcher.
+// table is row-wise sharded. Plain functions on plain tensors: no
+// communication, no autograd, no dispatcher.
 //
 // A part holds the rows [first, first + weight.size(0)) of a table of `total`
 // rows. Every part may be given all indices: those of other parts' rows count
@@ -49,7 +49,7 @@ struct BagInput {
   bool include_last_offset = false;
   // A row of the whole table whose entries are left out; -1: none.
   int64_t padding_idx = -1;
-  // [n], of the table's dtype: a factor for each entry. For sum alone.
+  // [n], of the table's dtype: a scale for each entry. For sum alone.
   std::optional<at::Tensor> per_sample_weights = std::nullopt;
   // [bags], int64: what a mean is divided by. Needed only where `indices` does
   // not hold the whole bags, as after an exchange; see bag_counts.
@@ -92,7 +92,7 @@ struct BagMax {
   // from, the first one of equals; -1 where the part has none. Places, unlike
   // rows, say which of two equal values came first, and tell a row that is
   // twice in a bag from two rows.
-  at::Tensor winners;
+  at::Tensor argmax;
 };
 
 // What a value is where a part has no entry of the bag.
@@ -117,7 +117,7 @@ BagMax merge_bag_max(at::ArrayRef<BagMax> parts);
 
 // The rows (of the whole table) that won, as ATen's max_indices: [bags, d], of
 // the indices' dtype; -1 where nobody did.
-at::Tensor bag_max_rows(const at::Tensor& winners, const BagInput& input);
+at::Tensor bag_max_rows(const at::Tensor& argmax, const BagInput& input);
 
 // What the backward pass of a part's bags is given.
 struct BagGradient {
@@ -126,7 +126,7 @@ struct BagGradient {
   BagInput input;
   BagMode mode = BagMode::kSum;
   // For kMax: the merged ones.
-  std::optional<at::Tensor> winners = std::nullopt;
+  std::optional<at::Tensor> argmax = std::nullopt;
 };
 
 // The gradient of the part's `rows` rows, [rows, d], of grad's dtype. Throws as

@@ -90,8 +90,8 @@ at::Tensor divisors(const Held& held, const BagInput& input) {
   return input.counts.value_or(held.counts).clamp_min(1).unsqueeze(1);
 }
 
-// The factor of each entry, [held, 1].
-at::Tensor entry_factors(
+// The scale of each entry, [held, 1].
+at::Tensor entry_scales(
     const Held& held, const BagInput& input, at::ScalarType acc) {
   return input.per_sample_weights->index_select(0, held.places)
       .to(acc)
@@ -131,7 +131,7 @@ at::Tensor compose_bags(
   const auto acc = at::toOpMathType(weight.scalar_type());
   at::Tensor rows = weight.index_select(0, held.rows).to(acc);
   if (input.per_sample_weights.has_value()) {
-    rows = rows.mul(entry_factors(held, input, acc));
+    rows = rows.mul(entry_scales(held, input, acc));
   }
   at::Tensor sums =
       at::zeros({held.bags, weight.size(1)}, weight.options().dtype(acc))
@@ -168,18 +168,18 @@ BagMax compose_bag_max(
   constexpr int64_t kNone = std::numeric_limits<int32_t>::max();
   const at::Tensor places =
       at::where(wins, held.places.unsqueeze(1), kNone).to(at::kLong);
-  const at::Tensor winners = at::full(sizes, kNone, held.places.options())
-                                 .scatter_reduce(0, bag, places, "amin");
-  out.winners = winners.masked_fill(winners.eq(kNone), -1).to(at::kInt);
+  const at::Tensor argmax = at::full(sizes, kNone, held.places.options())
+                                .scatter_reduce(0, bag, places, "amin");
+  out.argmax = argmax.masked_fill(argmax.eq(kNone), -1).to(at::kInt);
   if (empty == BagEmpty::kZero) {
-    out.values = out.values.masked_fill(out.winners.lt(0), 0);
+    out.values = out.values.masked_fill(out.argmax.lt(0), 0);
   }
   return out;
 }
 
 at::Tensor compose_bags_backward(
     const BagGradient& bags, int64_t rows, bool sparse) {
-  const auto& [grad, part, input, mode, winners] = bags;
+  const auto& [grad, part, input, mode, argmax] = bags;
   const Held held = held_entries(input, rows, &part);
   const auto acc = at::toOpMathType(grad.scalar_type());
   at::Tensor each = grad.index_select(0, held.bag).to(acc);
@@ -187,10 +187,10 @@ at::Tensor compose_bags_backward(
     each = each.div(divisors(held, input).index_select(0, held.bag));
   } else if (mode == BagMode::kMax) {
     const at::Tensor lost =
-        winners->index_select(0, held.bag).ne(held.places.unsqueeze(1));
+        argmax->index_select(0, held.bag).ne(held.places.unsqueeze(1));
     each = each.masked_fill(lost, 0);
   } else if (input.per_sample_weights.has_value()) {
-    each = each.mul(entry_factors(held, input, acc));
+    each = each.mul(entry_scales(held, input, acc));
   }
   if (sparse) {
     return at::_sparse_coo_tensor_unsafe(
@@ -212,8 +212,8 @@ void compose_step(
   const auto acc = at::toOpMathType(bags.grad.scalar_type());
   BagGradient in_acc = bags;
   in_acc.grad = bags.grad.to(acc);
-  if (auto& factors = in_acc.input.per_sample_weights; factors.has_value()) {
-    factors = factors->to(acc);
+  if (auto& scales = in_acc.input.per_sample_weights; scales.has_value()) {
+    scales = scales->to(acc);
   }
   // Each row once: gradients of equal rows have been added up.
   const at::Tensor gradient =

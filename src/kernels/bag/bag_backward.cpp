@@ -27,10 +27,10 @@ struct GradRun {
   int64_t width;
   const int64_t* starts;  // of the rows' entries, and the end of the last
   const int32_t* bags;
-  const Acc* factors;      // one for each entry, or nullptr
-  const int32_t* places;   // for max: only where an entry won does it get
-  const int32_t* winners;  // anything; else both are nullptr
-  const int64_t* rows;     // where each row goes in `out`, or nullptr: in order
+  const Acc* scales;      // one for each entry, or nullptr
+  const int32_t* places;  // for max: only where an entry won does it get
+  const int32_t* argmax;  // anything; else both are nullptr
+  const int64_t* rows;    // where each row goes in `out`, or nullptr: in order
   int64_t begin;
   int64_t end;
   Out* out;
@@ -66,11 +66,11 @@ struct GradRow {
         typename L::Vec v;
         load_lanes<Bytes>(run.grad + at + i * L::kCount, v);
         if constexpr (Kind == GradKind::kScaled) {
-          v *= run.factors[e];
+          v *= run.scales[e];
         }
         if constexpr (Kind == GradKind::kWon) {
           typename L::IntVec who;
-          load_places<Bytes, Acc>(run.winners + at + i * L::kCount, who);
+          load_places<Bytes, Acc>(run.argmax + at + i * L::kCount, who);
           const auto won = who == typename L::IntVec{} + run.places[e];
           v = won ? v : typename L::Vec{};
         }
@@ -82,9 +82,9 @@ struct GradRow {
   template <int N>
   TESSERA_LANES_INLINE void block(int64_t column) const {
     typename L::Vec sums[N] = {};
-    if (run.winners != nullptr) {
+    if (run.argmax != nullptr) {
       add<N, GradKind::kWon>(column, sums);
-    } else if (run.factors != nullptr) {
+    } else if (run.scales != nullptr) {
       add<N, GradKind::kScaled>(column, sums);
     } else {
       add<N, GradKind::kPlain>(column, sums);
@@ -106,9 +106,9 @@ struct GradRow {
       Acc sum = 0;
       for (int64_t e = begin; e < end; ++e) {
         const int64_t at = run.bags[e] * run.width + c;
-        if (run.winners == nullptr || run.winners[at] == run.places[e]) {
-          const Acc factor = run.factors != nullptr ? run.factors[e] : Acc(1);
-          sum += static_cast<Acc>(run.grad[at]) * factor;
+        if (run.argmax == nullptr || run.argmax[at] == run.places[e]) {
+          const Acc scale = run.scales != nullptr ? run.scales[e] : Acc(1);
+          sum += static_cast<Acc>(run.grad[at]) * scale;
         }
       }
       if (run.rate.has_value()) {
@@ -153,13 +153,13 @@ TESSERA_LANES_INLINE void GradRun<T, Out>::run() const {
 
 // What each entry's gradient is multiplied by; empty where it is 1.
 template <typename T>
-std::vector<BagAcc<T>> entry_factors(
+std::vector<BagAcc<T>> entry_scales(
     const RowGroups& groups,
     const BagInput& input,
     BagMode mode,
     const std::vector<int64_t>& read_counts) {
   using Acc = BagAcc<T>;
-  std::vector<Acc> factors;
+  std::vector<Acc> scales;
   if (mode == BagMode::kMean) {
     const int64_t* counts =
         mean_counts(input, static_cast<int64_t>(read_counts.size()));
@@ -168,19 +168,19 @@ std::vector<BagAcc<T>> entry_factors(
     for (size_t b = 0; b < shares.size(); ++b) {
       shares[b] = Acc(1) / static_cast<Acc>(std::max<int64_t>(1, counts[b]));
     }
-    factors.resize(groups.bags.size());
-    for (size_t e = 0; e < factors.size(); ++e) {
-      factors[e] = shares[groups.bags[e]];
+    scales.resize(groups.bags.size());
+    for (size_t e = 0; e < scales.size(); ++e) {
+      scales[e] = shares[groups.bags[e]];
     }
   } else if (input.per_sample_weights.has_value()) {
     const at::Tensor all = input.per_sample_weights->contiguous();
     const T* weights = all.const_data_ptr<T>();
-    factors.resize(groups.places.size());
-    for (size_t e = 0; e < factors.size(); ++e) {
-      factors[e] = static_cast<Acc>(weights[groups.places[e]]);
+    scales.resize(groups.places.size());
+    for (size_t e = 0; e < scales.size(); ++e) {
+      scales[e] = static_cast<Acc>(weights[groups.places[e]]);
     }
   }
-  return factors;
+  return scales;
 }
 
 // What both kinds of backward start from: the entries of a part, row after row,
@@ -192,8 +192,8 @@ struct GroupedGradient {
         groups(group_by_row(
             BagReader(bags.input, rows, bags.part), rows, &counts)),
         grad(bags.grad.contiguous()) {
-    if (bags.winners.has_value()) {
-      winners = bags.winners->contiguous();
+    if (bags.argmax.has_value()) {
+      argmax = bags.argmax->contiguous();
     }
   }
 
@@ -209,20 +209,20 @@ struct GroupedGradient {
   std::vector<int64_t> counts;
   RowGroups groups;
   at::Tensor grad;
-  at::Tensor winners;
+  at::Tensor argmax;
 };
 
 template <typename T, typename Out>
 void GroupedGradient::make_rows(GradRun<T, Out> run) const {
-  const auto factors = entry_factors<T>(groups, input, mode, counts);
+  const auto scales = entry_scales<T>(groups, input, mode, counts);
   run.grad = grad.const_data_ptr<T>();
   run.width = grad.size(1);
   run.starts = groups.starts.data();
   run.bags = groups.bags.data();
-  run.factors = factors.empty() ? nullptr : factors.data();
+  run.scales = scales.empty() ? nullptr : scales.data();
   run.places = groups.places.data();
-  run.winners =
-      mode == BagMode::kMax ? winners.const_data_ptr<int32_t>() : nullptr;
+  run.argmax =
+      mode == BagMode::kMax ? argmax.const_data_ptr<int32_t>() : nullptr;
   const int64_t grain = std::max<int64_t>(
       1,
       (1 << 15) * touched() /

@@ -24,7 +24,7 @@ struct MaxRun {
   int64_t bags;
   T absent;
   T* values;
-  int32_t* winners;
+  int32_t* argmax;
 
   template <int Bytes>
   TESSERA_LANES_INLINE void run() const;
@@ -41,11 +41,11 @@ struct MaxBag {
   int64_t begin;
   int64_t end;
   // Whether `begin` is the first entry of the whole bag. A NaN counts there
-  // alone. Elsewhere it leaves minus infinity and no winner: enough, since the
+  // alone. Elsewhere it leaves minus infinity and no argmax: enough, since the
   // first entry, wherever it is, beats that.
   bool leads;
   T* values;
-  int32_t* winners;
+  int32_t* argmax;
 
   template <int N>
   TESSERA_LANES_INLINE void block(int64_t column) const {
@@ -85,7 +85,7 @@ struct MaxBag {
     for (int i = 0; i < N; ++i) {
       store_lanes<Bytes, T, Acc>(values + column + i * L::kCount, best[i]);
       for (int64_t k = 0; k < L::kCount; ++k) {
-        winners[column + i * L::kCount + k] = static_cast<int32_t>(who[i][k]);
+        argmax[column + i * L::kCount + k] = static_cast<int32_t>(who[i][k]);
       }
     }
   }
@@ -104,7 +104,7 @@ struct MaxBag {
         }
       }
       values[c] = static_cast<T>(best);
-      winners[c] = who;
+      argmax[c] = who;
     }
   }
 };
@@ -120,7 +120,7 @@ TESSERA_LANES_INLINE void MaxRun<T>::run() const {
   for (int64_t b = 0; b < bags; ++b) {
     if (begin == ends[b]) {
       std::fill_n(values + b * width, width, absent);
-      std::fill_n(winners + b * width, width, -1);
+      std::fill_n(argmax + b * width, width, -1);
       continue;
     }
     const MaxBag<T, Bytes> bag{
@@ -129,7 +129,7 @@ TESSERA_LANES_INLINE void MaxRun<T>::run() const {
         ends[b],
         places[begin] == firsts[b],
         values + b * width,
-        winners + b * width};
+        argmax + b * width};
     for_column_blocks<Lanes<BagAcc<T>, Bytes>::kCount>(width, bag);
     begin = ends[b];
   }
@@ -158,7 +158,7 @@ void max_bags(
               empty == BagEmpty::kZero ? T(0)
                                        : -std::numeric_limits<T>::infinity(),
               out.values.mutable_data_ptr<T>() + b * width,
-              out.winners.mutable_data_ptr<int32_t>() + b * width});
+              out.argmax.mutable_data_ptr<int32_t>() + b * width});
         }
       });
 }

@@ -54,7 +54,7 @@ struct PoolBag {
         typename L::Vec v;
         load_lanes<Bytes>(row + i * L::kCount, v);
         if constexpr (Weighted) {
-          v *= run.in.factors[e];
+          v *= run.in.scales[e];
         }
         sums[i] += v;
       }
@@ -64,7 +64,7 @@ struct PoolBag {
   template <int N>
   TESSERA_LANES_INLINE void block(int64_t column) const {
     typename L::Vec sums[N] = {};
-    if (run.in.factors != nullptr) {
+    if (run.in.scales != nullptr) {
       sum<N, true>(column, sums);
     } else {
       sum<N, false>(column, sums);
@@ -83,9 +83,9 @@ struct PoolBag {
     for (int64_t e = begin; e < end; ++e) {
       const T* row =
           run.table.data + run.in.rows[e] * run.table.stride + column;
-      const Acc factor = run.in.factors != nullptr ? run.in.factors[e] : Acc(1);
+      const Acc scale = run.in.scales != nullptr ? run.in.scales[e] : Acc(1);
       for (int64_t c = 0; c < count; ++c) {
-        sums[c] += static_cast<Acc>(row[c]) * factor;
+        sums[c] += static_cast<Acc>(row[c]) * scale;
       }
     }
     for (int64_t c = 0; c < count; ++c) {

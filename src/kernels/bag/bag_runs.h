@@ -18,10 +18,10 @@ template <typename T>
 struct BagRun {
   int64_t begin;  // its first bag
   int64_t bags;
-  const int64_t* rows;       // Lookahead::kMost more than there are may be read
-  const BagAcc<T>* factors;  // one for each row, or nullptr
-  const int64_t* ends;       // per bag, in `rows`
-  const int64_t* counts;     // what to divide by, or nullptr
+  const int64_t* rows;      // Lookahead::kMost more than there are may be read
+  const BagAcc<T>* scales;  // one for each row, or nullptr
+  const int64_t* ends;      // per bag, in `rows`
+  const int64_t* counts;    // what to divide by, or nullptr
 };
 
 // Threads may share it.
@@ -35,7 +35,7 @@ class BagRuns {
         is_mean_(mode == BagMode::kMean),
         own_counts_(mean_counts(input, reader.bags())) {
     if (input.per_sample_weights.has_value()) {
-      factors_ = input.per_sample_weights->contiguous();
+      per_sample_weights_ = input.per_sample_weights->contiguous();
     }
   }
 
@@ -43,15 +43,15 @@ class BagRuns {
   template <typename Body>
   void each(int64_t begin, int64_t end, const Body& body) const {
     BagEntries entries;
-    std::vector<BagAcc<T>> entry_factors;
+    std::vector<BagAcc<T>> entry_scales;
     for (int64_t b = begin, next = 0; b < end; b = next) {
       next = reader_.run_end(b, end);
-      reader_.read(b, next, factors_.defined(), entries);
-      if (factors_.defined()) {
-        const T* all = factors_.const_data_ptr<T>();
-        entry_factors.clear();
+      reader_.read(b, next, per_sample_weights_.defined(), entries);
+      if (per_sample_weights_.defined()) {
+        const T* all = per_sample_weights_.const_data_ptr<T>();
+        entry_scales.clear();
         for (int64_t e = 0; e < entries.held; ++e) {
-          entry_factors.push_back(
+          entry_scales.push_back(
               static_cast<BagAcc<T>>(all[entries.places[e]]));
         }
       }
@@ -64,7 +64,7 @@ class BagRuns {
           b,
           next - b,
           entries.rows.data(),
-          factors_.defined() ? entry_factors.data() : nullptr,
+          per_sample_weights_.defined() ? entry_scales.data() : nullptr,
           entries.ends.data(),
           counts});
     }
@@ -74,7 +74,7 @@ class BagRuns {
   const BagReader& reader_;
   bool is_mean_;
   const int64_t* own_counts_;
-  at::Tensor factors_;
+  at::Tensor per_sample_weights_;
 };
 
 }  // namespace tessera::detail

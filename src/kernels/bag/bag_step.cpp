@@ -59,7 +59,7 @@ struct StepBag {
         typename L::Vec v;
         load_lanes<Bytes>(row + i * L::kCount, v);
         if constexpr (Weighted) {
-          v -= moves[i] * run.in.factors[e];
+          v -= moves[i] * run.in.scales[e];
         } else {
           v -= moves[i];
         }
@@ -76,7 +76,7 @@ struct StepBag {
       load_lanes<Bytes>(grad + column + i * L::kCount, moves[i]);
       moves[i] *= rate;
     }
-    if (run.in.factors != nullptr) {
+    if (run.in.scales != nullptr) {
       step<N, true>(column, moves);
     } else {
       step<N, false>(column, moves);
@@ -86,9 +86,9 @@ struct StepBag {
   TESSERA_LANES_INLINE void rest(int64_t column, int64_t count) const {
     for (int64_t e = begin; e < end; ++e) {
       T* row = run.data + run.in.rows[e] * run.table.stride + column;
-      const T factor = run.in.factors != nullptr ? run.in.factors[e] : T(1);
+      const T scale = run.in.scales != nullptr ? run.in.scales[e] : T(1);
       for (int64_t c = 0; c < count; ++c) {
-        row[c] -= grad[column + c] * rate * factor;
+        row[c] -= grad[column + c] * rate * scale;
       }
     }
   }

@@ -62,7 +62,7 @@ cudaError_t max_bags(
     const Bags& bags,
     bool zero_if_empty,
     void* values,
-    int32_t* winners,
+    int32_t* argmax,
     const Report& report,
     cudaStream_t);
 

@@ -59,7 +59,7 @@ struct SortedBags {
   at::Tensor grad;
   at::Tensor entry_bags;
   at::Tensor counts;
-  at::Tensor winners;
+  at::Tensor argmax;
   Lists lists;
   SortedEntries entries;
   BagTerms terms;
@@ -95,7 +95,7 @@ SortedBags sorted_bags(
     mean_counts(input, out.lists.bags.count);
   }
   if (bags.mode == BagMode::kMax) {
-    out.winners = bags.winners->contiguous();
+    out.argmax = bags.argmax->contiguous();
   }
   out.terms = {
       *scalar_of(bags.grad.scalar_type()),
@@ -103,7 +103,7 @@ SortedBags sorted_bags(
       out.grad.size(1),
       out.lists.weight_data(),
       mean ? out.counts.const_data_ptr<int64_t>() : nullptr,
-      out.winners.defined() ? out.winners.const_data_ptr<int32_t>() : nullptr,
+      out.argmax.defined() ? out.argmax.const_data_ptr<int32_t>() : nullptr,
       by_place ? out.entry_bags.const_data_ptr<int32_t>() : nullptr};
   return out;
 }
@@ -188,7 +188,7 @@ BagMax max_bags_cuda(
       lists.bags,
       empty == BagEmpty::kZero,
       out.values.mutable_data_ptr(),
-      out.winners.mutable_data_ptr<int32_t>(),
+      out.argmax.mutable_data_ptr<int32_t>(),
       call.report(),
       call.stream()));
   call.finish();

@@ -12,10 +12,10 @@ struct BagTerms {
   const void* grad;  // [bags, width] of dtype
   int64_t width;
   // One at most of these is set.
-  const void* weights;     // of each entry, of dtype
-  const int64_t* counts;   // of each bag: what a mean is divided by
-  const int32_t* winners;  // [bags, width]: the places that have the maxima
-  // The bag of each entry, where weights or winners are set: sorted entries are
+  const void* weights;    // of each entry, of dtype
+  const int64_t* counts;  // of each bag: what a mean is divided by
+  const int32_t* argmax;  // [bags, width]: the places that have the maxima
+  // The bag of each entry, where weights or argmax are set: sorted entries are
   // then named by their places. Else by their bags, and this is nullptr.
   const int32_t* bags;
 };

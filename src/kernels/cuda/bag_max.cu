@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kThreads) max_kernel(
     Bags bags,
     bool zero_if_empty,
     T* values,
-    int32_t* winners,
+    int32_t* argmax,
     Lanes lanes,
     Report report) {
   using S = Sum<T>;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) max_kernel(
     }
   }
   store<kStep>(values + bag * table.width + column, best);
-  int32_t* const out = winners + bag * table.width + column;
+  int32_t* const out = argmax + bag * table.width + column;
 #pragma unroll
   for (int k = 0; k < kStep; ++k) {
     out[k] = who[k];
@@ -81,7 +81,7 @@ cudaError_t launch(
     const Bags& bags,
     bool zero_if_empty,
     void* values,
-    int32_t* winners,
+    int32_t* argmax,
     const Report& report,
     cudaStream_t stream) {
   const Lanes lanes = lanes_for(table.width, kStep);
@@ -90,7 +90,7 @@ cudaError_t launch(
       bags,
       zero_if_empty,
       static_cast<T*>(values),
-      winners,
+      argmax,
       lanes,
       report);
   return cudaGetLastError();
@@ -103,7 +103,7 @@ cudaError_t max_bags(
     const Bags& bags,
     bool zero_if_empty,
     void* values,
-    int32_t* winners,
+    int32_t* argmax,
     const Report& report,
     cudaStream_t stream) {
   if (bags.count == 0) {
@@ -114,7 +114,7 @@ cudaError_t max_bags(
     const bool words = allows_words<T>(table.data, table.width, table.stride) &&
                        allows_words<T>(values, table.width, table.width);
     const auto f = words ? launch<16 / sizeof(T), T> : launch<1, T>;
-    return f(table, bags, zero_if_empty, values, winners, report, stream);
+    return f(table, bags, zero_if_empty, values, argmax, report, stream);
   });
 }
 

@@ -108,15 +108,15 @@ template <typename T>
 struct MaxSource {
   BagGradients<T> grads;
   const int32_t* bags;
-  const int32_t* winners;
+  const int32_t* argmax;
 
   explicit MaxSource(const BagTerms& terms)
-      : grads(terms), bags(terms.bags), winners(terms.winners) {}
+      : grads(terms), bags(terms.bags), argmax(terms.argmax) {}
 
   template <int kStep>
   struct Fetched {
     Raw<T, kStep> grad;
-    int32_t winners[kStep];
+    int32_t argmax[kStep];
     int32_t place;
   };
 
@@ -126,10 +126,10 @@ struct MaxSource {
     Fetched<kStep> fetched;
     fetched.grad = grads.template fetch<kStep>(bag, column);
     fetched.place = static_cast<int32_t>(place);
-    const int32_t* const from = winners + bag * grads.width + column;
+    const int32_t* const from = argmax + bag * grads.width + column;
 #pragma unroll
     for (int k = 0; k < kStep; ++k) {
-      fetched.winners[k] = from[k];
+      fetched.argmax[k] = from[k];
     }
     return fetched;
   }
@@ -140,7 +140,7 @@ struct MaxSource {
     cuda::widen(fetched.grad, terms);
 #pragma unroll
     for (int k = 0; k < kStep; ++k) {
-      if (fetched.winners[k] != fetched.place) {
+      if (fetched.argmax[k] != fetched.place) {
         terms[k] = 0;
       }
     }
@@ -150,7 +150,7 @@ struct MaxSource {
 // Calls f(source) with what `terms` asks for.
 template <typename T, class F>
 cudaError_t with_source(const BagTerms& terms, F&& f) {
-  return terms.winners != nullptr   ? f(MaxSource<T>(terms))
+  return terms.argmax != nullptr    ? f(MaxSource<T>(terms))
          : terms.weights != nullptr ? f(WeightedSource<T>(terms))
          : terms.counts != nullptr  ? f(MeanSource<T>(terms))
                                     : f(SumSource<T>(terms));

@@ -1,4 +1,4 @@
-#include "embedding/bag_ways.h"
+#include "embedding/bag_strategy.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -9,7 +9,7 @@
 #include "embedding/bag_lookup.h"
 #include "embedding/bag_max.h"
 #include "embedding/bag_offsets.h"
-#include "embedding/lookup_ways.h"
+#include "embedding/lookup_strategy.h"
 #include "plan/lookup_cost.h"
 #include "tessera/embedding.h"
 #include "tessera/shard_math.h"
@@ -36,7 +36,7 @@ int64_t cut_dim(const Spec& batch) {
   return found;
 }
 
-void lay_factors(BagCall& call, PlacementsRef placements) {
+void place_per_sample_weights(BagCall& call, PlacementsRef placements) {
   if (call.per_sample_weights.has_value()) {
     call.per_sample_weights =
         redistribute(*call.per_sample_weights, placements, kBagCause);
@@ -58,7 +58,7 @@ at::Tensor gather_bags(BagCall call, std::optional<int64_t> deal_out) {
   const auto& mesh = distributed_meta(call.indices).spec->mesh;
   const Placements whole(mesh.ndim(), Replicate());
   call.indices = redistribute(call.indices, whole, kBagCause);
-  lay_factors(call, whole);
+  place_per_sample_weights(call, whole);
   call.args.whole_bags = false;
   const auto bags = pool_as_they_lie(call);
   Placements dealt = distributed_meta(bags).spec->placements;
@@ -71,8 +71,8 @@ at::Tensor gather_bags(BagCall call, std::optional<int64_t> deal_out) {
 // How an exchange along one mesh dimension would lie.
 struct ExchangePlan {
   int64_t mesh_dim;
-  Placements output;   // of the pooled rows
-  Placements factors;  // of the gradient of per_sample_weights
+  Placements output;              // of the pooled rows
+  Placements per_sample_weights;  // of the gradient of per_sample_weights
 };
 
 // nullopt where the exchange cannot serve: a mesh dimension besides `m` cuts
@@ -94,12 +94,12 @@ std::optional<ExchangePlan> exchange_plan(const BagCall& call, int64_t m) {
       return std::nullopt;
     }
     plan.output[other] = Shard(1);
-    plan.factors[other] = Partial();
+    plan.per_sample_weights[other] = Partial();
   }
   return plan;
 }
 
-WayCosts way_costs(const BagCall& call, const ExchangePlan& plan) {
+StrategyCosts strategy_costs(const BagCall& call, const ExchangePlan& plan) {
   const Spec& table = *distributed_meta(call.weight).spec;
   const Spec& batch = *distributed_meta(call.indices).spec;
   const auto size_of = [](at::ScalarType dtype) {
@@ -123,21 +123,21 @@ WayCosts way_costs(const BagCall& call, const ExchangePlan& plan) {
 // first. Of a group that is not the whole mesh the others would not learn.
 bool shakes_hands(const BagCall& call, int64_t m) {
   return m >= 0 && distributed_meta(call.weight).spec->mesh.ndim() == 1 &&
-         EmbeddingScope::current().way != LookupWay::Gather &&
+         EmbeddingScope::current().strategy != LookupStrategy::Gather &&
          exchange_plan(call, m).has_value();
 }
 
 // The plan of the exchange where that is the way to go; nullopt for a gather.
 std::optional<ExchangePlan> chosen_exchange(const BagCall& call, int64_t m) {
-  const auto way = EmbeddingScope::current().way;
-  if (way == LookupWay::Gather) {
+  const auto strategy = EmbeddingScope::current().strategy;
+  if (strategy == LookupStrategy::Gather) {
     return std::nullopt;
   }
   auto plan = exchange_plan(call, m);
-  if (!plan.has_value() || way == LookupWay::Exchange) {
+  if (!plan.has_value() || strategy == LookupStrategy::Exchange) {
     return plan;
   }
-  const auto costs = way_costs(call, *plan);
+  const auto costs = strategy_costs(call, *plan);
   return costs.exchange < costs.gather ? plan : std::nullopt;
 }
 
@@ -145,7 +145,7 @@ BagQuery query_of(const BagCall& call, uint64_t offsets) {
   BagQuery query;
   query.mode = call.args.mode;
   query.padding_idx = call.args.padding_idx;
-  query.way = EmbeddingScope::current().bag_way;
+  query.strategy = EmbeddingScope::current().bag_strategy;
   query.sparse = call.args.sparse;
   query.offsets = offsets;
   return query;
@@ -174,7 +174,7 @@ void compare_offsets(const BagCall& call, int64_t m, uint64_t offsets) {
 
 // What each local rank looks up, or what is wrong with it. A rank whose input
 // is wrong takes part without any: the others must learn of it.
-Problem bags_by_rank(
+LocalError bags_by_rank(
     const BagCall& call,
     const ExchangePlan& plan,
     std::vector<RankBags>& by_rank) {
@@ -184,19 +184,21 @@ Problem bags_by_rank(
   const auto& tables = current_shards(call.weight);
   const auto& indices = current_shards(call.indices);
   const auto& positions = table.spec->mesh.local_positions();
-  std::vector<at::Tensor> factors;
+  std::vector<at::Tensor> per_sample_weights;
   if (call.per_sample_weights.has_value()) {
-    factors = to_shards(*call.per_sample_weights, plan.factors);
+    per_sample_weights =
+        to_shards(*call.per_sample_weights, plan.per_sample_weights);
   }
-  Problem problem;
+  LocalError error;
   for (size_t i = 0; i < positions.size(); ++i) {
     auto bags = no_bags(tables[i].device());
-    if (problem.text.empty()) {
-      problem = problem_of([&] {
+    if (error.text.empty()) {
+      error = local_error_of([&] {
         const auto input = local_bags(
             indices[i],
             offsets[i],
-            factors.empty() ? std::nullopt : std::optional(factors[i]),
+            per_sample_weights.empty() ? std::nullopt
+                                       : std::optional(per_sample_weights[i]),
             call.args,
             bags_at(*table.spec, *batch.spec, call.bags(), positions[i]));
         auto bounds = checked_bag_bounds(
@@ -209,22 +211,22 @@ Problem bags_by_rank(
     }
     by_rank.push_back(std::move(bags));
   }
-  return problem;
+  return error;
 }
 
 at::Tensor exchange_bags(
     BagCall call, const ExchangePlan& plan, uint64_t offsets) {
   const auto& batch = distributed_meta(call.indices).spec;
-  lay_factors(call, batch->placements);
+  place_per_sample_weights(call, batch->placements);
   check_current(call.indices);
   std::vector<RankBags> by_rank;
-  const auto problem = bags_by_rank(call, plan, by_rank);
+  const auto error = bags_by_rank(call, plan, by_rank);
   const auto pooled = lookup_bags(
       call.weight,
       plan.mesh_dim,
       std::move(by_rank),
       query_of(call, offsets),
-      problem);
+      error);
   const Sizes sizes{call.bags(), call.weight.size(1)};
   return from_shards(
       Spec::make(batch->mesh, plan.output, sizes, call.weight.scalar_type()),
@@ -241,7 +243,7 @@ at::Tensor pool_bags(BagCall call) {
   call.args.whole_bags = m >= 0 && cut_between_bags(call, m);
   const uint64_t offsets = offsets_to_compare(call);
   if (call.args.whole_bags && table.placements[m].is_replicate()) {
-    lay_factors(call, batch.placements);
+    place_per_sample_weights(call, batch.placements);
     // The ranks agree on how it went: that no index is bad, and on this.
     std::optional<SameOnAllRanks> same;
     if (offsets != 0) {
@@ -261,18 +263,18 @@ at::Tensor pool_bags(BagCall call) {
   return gather_bags(std::move(call), deal_out);
 }
 
-std::string explain_ways(const BagCall& call) {
+std::string explain_strategies(const BagCall& call) {
   const Spec& table = *distributed_meta(call.weight).spec;
   const Spec& batch = *distributed_meta(call.indices).spec;
   const int64_t m = cut_dim(batch);
   const bool whole_bags = m >= 0 && cut_between_bags(call, m);
   if (whole_bags && table.placements[m].is_shard(0)) {
     const auto possible = exchange_plan(call, m);
-    return ways_text(
+    return strategies_text(
         "aten._embedding_bag.default",
         table,
         batch,
-        possible.has_value() ? std::optional(way_costs(call, *possible))
+        possible.has_value() ? std::optional(strategy_costs(call, *possible))
                              : std::nullopt,
         chosen_exchange(call, m).has_value());
   }

@@ -1,15 +1,15 @@
-#include "embedding/lookup_ways.h"
+#include "embedding/lookup_strategy.h"
 
 #include <iomanip>
 #include <sstream>
 
 namespace tessera::detail {
 
-std::string ways_text(
+std::string strategies_text(
     std::string_view op,
     const Spec& table,
     const Spec& batch,
-    const std::optional<WayCosts>& costs,
+    const std::optional<StrategyCosts>& costs,
     bool exchanged) {
   std::ostringstream text;
   text << op << " on " << table.mesh.str() << "\n"

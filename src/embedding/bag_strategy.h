@@ -31,6 +31,6 @@ struct BagCall {
 at::Tensor pool_bags(BagCall call);
 
 // Which way pool_bags would take, as text.
-std::string explain_ways(const BagCall& call);
+std::string explain_strategies(const BagCall& call);
 
 }  // namespace tessera::detail

@@ -10,18 +10,18 @@
 namespace tessera::detail {
 
 // In microseconds.
-struct WayCosts {
+struct StrategyCosts {
   double gather;
   double exchange;
 };
 
 // What is looked up how, and at what price. `costs`: nullopt where the exchange
 // cannot serve.
-std::string ways_text(
+std::string strategies_text(
     std::string_view op,
     const Spec& table,
     const Spec& batch,
-    const std::optional<WayCosts>& costs,
+    const std::optional<StrategyCosts>& costs,
     bool exchanged);
 
 }  // namespace tessera::detail
