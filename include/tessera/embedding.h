@@ -1,7 +1,7 @@
 // How lookups in sharded tables are carried out.
 //
 // torch::nn::Embedding, torch::embedding and at::embedding work on distributed
-// tensors as they are. What is said here is what they have no argument for.
+// tensors as they are. These are the options that they have no argument for.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,27 +12,26 @@
 
 namespace tessera {
 
-// The strategies for indices that are sharded over the ranks which share the
-// rows of a table. The table never moves; both give the same rows or bags, in
-// the layout of the indices.
+// How a lookup is carried out where indices are sharded over the ranks that
+// share the rows of a table. The table never moves; both give the same rows or
+// bags, in the layout of the indices.
 enum class LookupStrategy : uint8_t {
   // Whichever the cost function finds cheaper.
   Cheapest,
-  // Every rank gets all indices, looks its own rows up, and a reduce-scatter
-  // deals the rows out. Two collectives; sends each row or bag once a rank.
+  // Every rank gets all indices and looks its own rows up; a reduce-scatter
+  // gives each rank the rows of its indices. Two collectives; sends each row or
+  // bag once a rank.
   Gather,
   // Each distinct index goes to the rank that holds its row, and the row comes
   // back; of bags, the rows or what they are pooled to. Three collectives;
-  // sends only what is asked for. Where a table's rows are cut by several mesh
-  // dimensions, its shards are meta tensors, or indices are not cut between
-  // bags, Gather is used instead.
+  // sends only what is asked for. Where several mesh dimensions shard a table's
+  // rows, its shards are meta tensors, or indices are not cut between bags,
+  // Gather is used instead.
   Exchange,
 };
 
-// How an exchange brings bags of a table that is row-wise sharded to the rank
-// that asks for them: rank by rank with a ShardedTensor, or
-// LookupStrategy::Exchange. All give the same; see docs/embedding_bags.md for
-// what they send.
+// What an exchange brings to the rank that asks for bags of a row-wise sharded
+// table. All give the same; see docs/embedding_bags.md for what they send.
 enum class BagStrategy : uint8_t {
   Cheapest,  // whichever of the two sends fewer bytes, over all ranks
   Pooled,    // each owner pools its entries of a bag and sends the result

@@ -1,6 +1,6 @@
-// ShardedTensor: the door for programs that think of a table as one local shard
-// a rank and look up what each rank has by itself. A ShardedTensor is a view of
-// a distributed tensor; both share their memory.
+// ShardedTensor: a table of which each rank holds one local shard, and lookups
+// of each rank's own input. A ShardedTensor is a view of a distributed tensor;
+// both share their memory.
 //
 // Over processes one rank lives here, and each rank passes its own input. In a
 // simulated world all ranks live here: lists hold an element for each rank that
@@ -25,7 +25,7 @@
 
 namespace tessera {
 
-// The rank and the kind of device that a shard lies on.
+// The rank and the kind of device that a shard is on.
 struct TESSERA_API ShardPlacement {
   // A rank: 2.
   template <std::integral Rank>
@@ -46,7 +46,7 @@ struct TESSERA_API ShardPlacement {
       default;
 };
 
-// Cuts dimension `dim` as torch.chunk does; chunk i goes to placements[i].
+// Shards dimension `dim` as torch.chunk does; chunk i goes to placements[i].
 struct TESSERA_API ChunkShardingSpec {
   // Throws c10::ValueError without placements, or if they name several kinds of
   // devices.
@@ -76,7 +76,7 @@ class TESSERA_API ShardedTensor {
   // distributed. Any layout will do; the ops below need chunks over a 1-d mesh.
   explicit ShardedTensor(const at::Tensor& distributed);
 
-  // Cuts a plain tensor up. The value is that of the lowest rank, unless
+  // Shards a plain tensor. The value is that of the lowest rank, unless
   // options say that all ranks hold it. Keeps requires_grad; the result's
   // distributed tensor is a leaf. Communicates. Throws c10::ValueError for a
   // dim out of range or a rank outside the world.
@@ -123,8 +123,8 @@ TESSERA_API std::ostream& operator<<(
 
 namespace sharded {
 
-// Gradient descent on the rows that were looked up: as the backward pass comes
-// by, row -= lr * gradient, in place. Nothing else of the table is read or
+// Gradient descent on the rows that were looked up, in the backward pass:
+// row -= lr * gradient, in place. Nothing else of the table is read or
 // written, and no gradient is left: weight.grad() stays as it was. Two lookups
 // of a table in one pass make two steps. Requires a weight that requires grad,
 // and is a leaf; without gradients (c10::NoGradGuard) it does nothing.
@@ -132,7 +132,7 @@ struct RowSgd {
   double lr;
 };
 
-// As torch::nn::functional::EmbeddingFuncOptions. Alike on every rank.
+// As torch::nn::functional::EmbeddingFuncOptions. The same on every rank.
 struct EmbeddingFuncOptions {
   std::optional<int64_t> padding_idx = std::nullopt;  // gets no gradient
   std::optional<double> max_norm = std::nullopt;
@@ -142,15 +142,15 @@ struct EmbeddingFuncOptions {
   std::optional<RowSgd> update = std::nullopt;  // instead of a gradient
 };
 
-// As torch::nn::functional::EmbeddingBagFuncOptions. Alike on every rank, but
-// for per_sample_weights.
+// As torch::nn::functional::EmbeddingBagFuncOptions. The same on every
+// rank, but for per_sample_weights.
 struct EmbeddingBagFuncOptions {
   std::optional<double> max_norm = std::nullopt;
   double norm_type = 2;
   bool scale_grad_by_freq = false;
   std::string mode = "mean";  // or "sum", "max"
   bool sparse = false;
-  // Of the input's shape and the table's dtype; for sum alone. Ranks that have
+  // Of the input's shape and the table's dtype; for sum only. Ranks that have
   // none count each entry once. Differentiable. For lists: BagInput's.
   std::optional<at::Tensor> per_sample_weights = std::nullopt;
   bool include_last_offset = false;

@@ -76,7 +76,9 @@ int64_t checked_padding(
   return *padding_idx < 0 ? *padding_idx + rows : *padding_idx;
 }
 
-BagMode mode_of(const std::string& mode) {
+}  // namespace
+
+BagMode bag_mode_of(const std::string& mode) {
   if (mode == "sum") {
     return BagMode::kSum;
   }
@@ -91,9 +93,7 @@ BagMode mode_of(const std::string& mode) {
   return BagMode::kMax;
 }
 
-}  // namespace
-
-void check_table(
+void check_sharded_table(
     const ShardedTensor& weight, const char* caller, const char* module) {
   TORCH_CHECK_TYPE(
       weight.defined(),
@@ -111,7 +111,7 @@ void check_table(
       "[",
       caller,
       "] Only ChunkShardingSpec supported for ShardedTensor ops! The weight "
-      "lies as ",
+      "is placed as ",
       weight);
   const auto& spec = *weight.sharding_spec();
   const auto shards = weight.local_shards();
@@ -148,18 +148,18 @@ void check_table(
       weight.dtensor().scalar_type());
 }
 
-BagQuery checked_query(
+LookupQuery checked_query(
     const ShardedTensor& weight, const sharded::EmbeddingFuncOptions& options) {
   check_flags(
       kLookupDoor,
       options.scale_grad_by_freq,
       options.sparse,
       options.max_norm);
-  BagQuery query;
-  query.caller = kLookupDoor;
+  LookupQuery query;
+  query.caller = &kShardedEmbeddingCaller;
   query.padding_idx =
       checked_padding(kLookupDoor, options.padding_idx, weight.size(0));
-  query.reads_padding = true;
+  query.pools = false;
   query.max_norm = options.max_norm;
   query.norm_type = options.norm_type;
   query.step = checked_step(kLookupDoor, options.update, weight);
@@ -168,12 +168,11 @@ BagQuery checked_query(
   return query;
 }
 
-BagQuery checked_query(
+LookupQuery checked_query(
     const ShardedTensor& weight,
     const sharded::EmbeddingBagFuncOptions& options) {
-  BagQuery query;
-  query.caller = kBagDoor;
-  query.mode = mode_of(options.mode);
+  LookupQuery query;
+  query.mode = bag_mode_of(options.mode);
   check_flags(
       kBagDoor, options.scale_grad_by_freq, options.sparse, options.max_norm);
   query.padding_idx =

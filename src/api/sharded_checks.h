@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "embedding/bag_lookup.h"
+#include "embedding/table_lookup.h"
 #include "tessera/sharded.h"
 
 namespace tessera::detail {
@@ -14,23 +14,26 @@ inline constexpr const char* kLookupDoor = "embedding";
 inline constexpr const char* kBagDoor = "embedding_bag";
 
 // Throws c10::TypeError, c10::ValueError or c10::Error, tagged with `caller`,
-// unless the table is one that can be looked up: 2-d, floating point, cut in
-// chunks of rows or columns, one a rank. Depends on what is alike on all ranks.
-// `module` is nn.Embedding or nn.EmbeddingBag.
-void check_table(
+// unless the table is one that can be looked up: 2-d, floating point, row-wise
+// or column-wise sharded in chunks, one a rank. Depends on what is the same on
+// all ranks. `module` is nn.Embedding or nn.EmbeddingBag.
+void check_sharded_table(
     const ShardedTensor& weight, const char* caller, const char* module);
 
+// "sum", "mean" or "max". Throws c10::ValueError for others.
+BagMode bag_mode_of(const std::string& mode);
+
 // The query that options ask for. Throws as above for options that cannot be.
-BagQuery checked_query(
+LookupQuery checked_query(
     const ShardedTensor& weight, const sharded::EmbeddingFuncOptions& options);
-BagQuery checked_query(
+LookupQuery checked_query(
     const ShardedTensor& weight,
     const sharded::EmbeddingBagFuncOptions& options);
 
-// One rank's input in the engine's form: single rows, or bags. Throws as above
+// One rank's input in the lookup's form: single rows, or bags. Throws as above
 // for the first thing that is wrong with it.
-RankBags checked_rows(const at::Tensor& input, const ShardedTensor& weight);
-RankBags checked_bags(
+LookupInput checked_rows(const at::Tensor& input, const ShardedTensor& weight);
+LookupInput checked_bags(
     const sharded::BagInput& input,
     const ShardedTensor& weight,
     const sharded::EmbeddingBagFuncOptions& options);

@@ -5,16 +5,16 @@
 
 #include "api/sharded_checks.h"
 #include "api/sharded_ranks.h"
-#include "embedding/bag_lookup.h"
+#include "embedding/table_lookup.h"
 #include "tessera/sharded.h"
 
 namespace tessera::sharded {
 
 namespace {
 
-using detail::BagQuery;
 using detail::LocalError;
-using detail::RankBags;
+using detail::LookupInput;
+using detail::LookupQuery;
 
 // One input is this process's rank's. Where several ranks live here, it would
 // have to be shared out or looked up by each: say which.
@@ -27,14 +27,14 @@ void check_one_rank(const ShardedTensor& weight, const char* caller) {
 }
 
 // Looks up what all local ranks want, in the order of their ranks. Checks each
-// input on the way; a rank whose input is wrong takes part without any, so that
-// the others learn of it.
+// input first; a rank whose input is wrong takes part without any, so that the
+// others learn of it.
 std::vector<at::Tensor> look_up(
     const ShardedTensor& weight,
     size_t count,
     const char* caller,
-    const std::function<BagQuery()>& make_query,
-    const std::function<RankBags(size_t)>& make_bags) {
+    const std::function<LookupQuery()>& make_query,
+    const std::function<LookupInput(size_t)>& make_input) {
   const auto table = weight.dtensor();
   const auto places = detail::places_by_rank(table.mesh());
   TORCH_CHECK_VALUE(
@@ -46,21 +46,21 @@ std::vector<at::Tensor> look_up(
       " ranks that live in this process, but ",
       count,
       " were given");
-  BagQuery query;
-  std::vector<RankBags> by_rank;
+  LookupQuery query;
+  std::vector<LookupInput> by_rank;
   LocalError error = detail::local_error_of([&] { query = make_query(); });
   for (size_t i = 0; i < count; ++i) {
-    auto bags = detail::no_bags(table.device());
+    auto input = detail::no_input(table.device());
     if (error.text.empty()) {
-      error = detail::local_error_of([&] { bags = make_bags(i); });
+      error = detail::local_error_of([&] { input = make_input(i); });
     }
-    by_rank.push_back(std::move(bags));
+    by_rank.push_back(std::move(input));
   }
-  std::vector<RankBags> by_position;
+  std::vector<LookupInput> by_position;
   for (const size_t place : places) {
     by_position.push_back(by_rank[place]);
   }
-  const auto found = detail::lookup_bags(
+  const auto found = detail::look_up(
       table, /*mesh_dim=*/0, std::move(by_position), query, error);
   std::vector<at::Tensor> out(found.size());
   for (size_t i = 0; i < found.size(); ++i) {
@@ -75,7 +75,7 @@ at::Tensor embedding(
     const at::Tensor& input,
     const ShardedTensor& weight,
     const EmbeddingFuncOptions& options) {
-  detail::check_table(weight, "embedding", "nn.Embedding");
+  detail::check_sharded_table(weight, "embedding", "nn.Embedding");
   check_one_rank(weight, "embedding");
   return embedding(at::TensorList(input), weight, options)[0];
 }
@@ -84,19 +84,13 @@ std::vector<at::Tensor> embedding(
     at::TensorList inputs,
     const ShardedTensor& weight,
     const EmbeddingFuncOptions& options) {
-  detail::check_table(weight, "embedding", "nn.Embedding");
-  auto rows = look_up(
+  detail::check_sharded_table(weight, "embedding", "nn.Embedding");
+  return look_up(
       weight,
       inputs.size(),
       "embedding",
       [&] { return detail::checked_query(weight, options); },
       [&](size_t i) { return detail::checked_rows(inputs[i], weight); });
-  for (size_t i = 0; i < rows.size(); ++i) {
-    auto sizes = inputs[i].sizes().vec();
-    sizes.push_back(weight.size(1));
-    rows[i] = rows[i].view(sizes);
-  }
-  return rows;
 }
 
 at::Tensor embedding_bag(
@@ -104,7 +98,7 @@ at::Tensor embedding_bag(
     const ShardedTensor& weight,
     const std::optional<at::Tensor>& offsets,
     const EmbeddingBagFuncOptions& options) {
-  detail::check_table(weight, "embedding_bag", "nn.EmbeddingBag");
+  detail::check_sharded_table(weight, "embedding_bag", "nn.EmbeddingBag");
   check_one_rank(weight, "embedding_bag");
   EmbeddingBagFuncOptions common = options;
   common.per_sample_weights = std::nullopt;
@@ -116,7 +110,7 @@ std::vector<at::Tensor> embedding_bag(
     c10::ArrayRef<BagInput> inputs,
     const ShardedTensor& weight,
     const EmbeddingBagFuncOptions& options) {
-  detail::check_table(weight, "embedding_bag", "nn.EmbeddingBag");
+  detail::check_sharded_table(weight, "embedding_bag", "nn.EmbeddingBag");
   TORCH_CHECK_VALUE(
       !options.per_sample_weights.has_value(),
       "[embedding_bag] a list of inputs has per_sample_weights in each "

@@ -106,6 +106,23 @@ void OpRegistry::set_kind(const char* op, OpKind kind) {
   kinds_[torch::jit::parseName(std::string("aten::") + op)] = kind;
 }
 
+void OpRegistry::define(
+    const char* name,
+    const char* schema,
+    torch::CppFunction on_data,
+    torch::CppFunction on_meta,
+    std::optional<torch::CppFunction> gradient) {
+  tessera_.def(schema);
+  tessera_.impl(
+      name,
+      torch::dispatch(Key::CompositeExplicitAutograd, std::move(on_data)));
+  tessera_.impl(name, torch::dispatch(Key::Meta, std::move(on_meta)));
+  if (gradient.has_value()) {
+    tessera_autograd_.impl(name, std::move(*gradient));
+  }
+  serve_by_rule(name);
+}
+
 void OpRegistry::serve_by_rule(const char* name) {
   const auto full = std::string("tessera::") + name;
   tessera_distributed_.impl(name, boxed_kernel(full.c_str()));

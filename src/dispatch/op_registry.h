@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -61,24 +62,15 @@ class OpRegistry {
     sparse_aten_.impl(op, std::forward<Kernel>(kernel));
   }
 
-  // An op of our own, tessera::`name`: its kernels for plain tensors and for
-  // meta tensors. Distributed tensors are served by its rule.
-  template <class OnData, class OnMeta>
+  // An op of our own, by define_op (own_op.h): its kernels for plain and for
+  // meta tensors, and its gradient if it has one. Distributed tensors are
+  // served by its rule.
   void define(
-      const char* name, const char* schema, OnData on_data, OnMeta on_meta) {
-    tessera_.def(schema);
-    tessera_.impl(
-        name,
-        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, on_data));
-    tessera_.impl(name, torch::dispatch(c10::DispatchKey::Meta, on_meta));
-    serve_by_rule(name);
-  }
-
-  // The gradient of an op of our own.
-  template <class Kernel>
-  void gradient(const char* name, Kernel&& kernel) {
-    tessera_autograd_.impl(name, std::forward<Kernel>(kernel));
-  }
+      const char* name,
+      const char* schema,
+      torch::CppFunction on_data,
+      torch::CppFunction on_meta,
+      std::optional<torch::CppFunction> gradient);
 
   // How calls of an op of ATen are explained; the default traces a call.
   void explained_by(const char* op, ExplainOp explain);

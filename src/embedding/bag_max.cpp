@@ -5,6 +5,7 @@
 #include "comm/comm_event.h"
 #include "dispatch/agreement.h"
 #include "dispatch/autograd.h"
+#include "embedding/embedding.h"
 
 namespace tessera::detail {
 
@@ -49,11 +50,12 @@ void merge(const MeshDim& at, Shards& values, Shards& argmax) {
 
 }  // namespace
 
-bool cuts_rows_of_max(const at::Tensor& weight, const BagArgs& args) {
-  if (args.mode != BagMode::kMax || !is_dtensor(weight) || weight.is_meta()) {
+bool shards_rows_of_max(const Bag::Args& args) {
+  if (args.options.mode != BagMode::kMax || !is_dtensor(args.weight) ||
+      args.weight.is_meta()) {
     return false;
   }
-  const Spec& table = *distributed_meta(weight).spec;
+  const Spec& table = *distributed_meta(args.weight).spec;
   for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
     if (table.placements[m].is_shard(0) && table.mesh.size(m) > 1) {
       return true;
@@ -62,34 +64,32 @@ bool cuts_rows_of_max(const at::Tensor& weight, const BagArgs& args) {
   return false;
 }
 
-Bags max_over_rows(
-    const at::Tensor& given_weight,
-    const at::Tensor& given_indices,
-    const at::Tensor& given_offsets,
-    const BagArgs& args) {
+Bag::Result max_over_rows(const Bag::Args& args) {
   const Placements whole(
-      distributed_meta(given_weight).spec->mesh.ndim(), Replicate());
-  const auto weight = without_pending(given_weight);
-  const auto offsets = redistribute(given_offsets, whole, kBagCause);
-  const auto indices = args.whole_bags && cut_apart(weight, given_indices)
-                           ? given_indices
-                           : redistribute(given_indices, whole, kBagCause);
+      distributed_meta(args.weight).spec->mesh.ndim(), Replicate());
+  const auto weight = without_pending(args.weight);
+  const auto offsets = redistribute(args.offsets, whole, kBagCause);
+  const auto indices =
+      args.options.whole_bags && cut_apart(weight, args.indices)
+          ? args.indices
+          : redistribute(args.indices, whole, kBagCause);
   const auto& table = *distributed_meta(weight).spec;
   const auto& batch = *distributed_meta(indices).spec;
-  const int64_t bags = all_bags(offsets, args.include_last_offset);
+  const auto& positions = table.mesh.local_positions();
+  const int64_t bags = all_bags(offsets, args.options.include_last_offset);
   Shards values;
   Shards argmax;
   const auto find_maxima = [&] {
-    for (size_t i = 0; i < table.mesh.local_positions().size(); ++i) {
+    for (size_t i = 0; i < positions.size(); ++i) {
       auto part = plain_bag(
-          current_shards(weight)[i],
-          current_shards(indices)[i],
-          current_shards(offsets)[i],
-          std::nullopt,
-          args,
-          bags_at(table, batch, bags, table.mesh.local_positions()[i]),
+          {current_shards(weight)[i],
+           current_shards(indices)[i],
+           current_shards(offsets)[i],
+           std::nullopt,
+           args.options,
+           bags_at(table, batch, bags, positions[i])},
           BagEmpty::kLowest);
-      values.push_back(std::move(part.pooled));
+      values.push_back(std::move(part.values));
       argmax.push_back(std::move(part.argmax));
     }
   };

@@ -10,7 +10,7 @@ namespace {
 
 // The offsets as int64 on the CPU; undefined where there are no data here.
 at::Tensor readable_offsets(const BagCall& call) {
-  const auto& shards = current_shards(call.offsets);
+  const auto& shards = current_shards(call.args.offsets);
   return shards.empty() || shards[0].is_meta()
              ? at::Tensor()
              : shards[0].to(c10::kCPU, at::kLong).contiguous();
@@ -32,7 +32,7 @@ bool are_of_equal_rows(c10::IntArrayRef offsets, int64_t entries) {
 }  // namespace
 
 bool cut_between_bags(const BagCall& call, int64_t m) {
-  const Spec& batch = *distributed_meta(call.indices).spec;
+  const Spec& batch = *distributed_meta(call.args.indices).spec;
   const auto starts = readable_offsets(call);
   if (!starts.defined()) {
     return false;
@@ -41,7 +41,7 @@ bool cut_between_bags(const BagCall& call, int64_t m) {
   const int64_t bags = call.bags();
   const int64_t n = batch.sizes[0];
   // Entries after the last bag are in no chunk of bags.
-  if (call.args.include_last_offset && bags >= 0 && start[bags] != n) {
+  if (call.args.options.include_last_offset && bags >= 0 && start[bags] != n) {
     return false;
   }
   const int64_t ranks = batch.mesh.size(m);
@@ -55,7 +55,7 @@ bool cut_between_bags(const BagCall& call, int64_t m) {
 }
 
 uint64_t offsets_to_compare(const BagCall& call) {
-  const Spec& batch = *distributed_meta(call.indices).spec;
+  const Spec& batch = *distributed_meta(call.args.indices).spec;
   if (!call.plain_offsets ||
       !differs_over_ranks(batch.placements, batch.mesh)) {
     return 0;
@@ -66,7 +66,7 @@ uint64_t offsets_to_compare(const BagCall& call) {
   }
   const c10::IntArrayRef values(
       offsets.const_data_ptr<int64_t>(), offsets.numel());
-  return are_of_equal_rows(values, call.indices.size(0))
+  return are_of_equal_rows(values, call.args.indices.size(0))
              ? 0
              : hash_combine(0, values) | 1;
 }

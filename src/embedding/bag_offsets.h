@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "embedding/bag_strategy.h"
+#include "embedding/pool_bags.h"
 
 namespace tessera::detail {
 

@@ -32,7 +32,7 @@ class Owners {
   uint64_t part_;
 };
 
-constexpr int32_t kStays = -1;
+constexpr int32_t kLeftOut = -1;
 
 // A set of rows, to count the different ones: a fraction of the time of sorting
 // them.
@@ -71,16 +71,16 @@ template <typename Index, typename Sent>
 class Router {
  public:
   Router(
-      const RankBags& bags,
+      const LookupInput& input,
       c10::IntArrayRef bounds,
       int64_t self,
       int64_t left_out,
       bool count_rows)
-      : indices_(bags.indices.cpu().contiguous()),
-        bounds_(bags.bounds.cpu().contiguous()),
+      : indices_(input.indices.cpu().contiguous()),
+        bounds_(input.bounds.cpu().contiguous()),
         index_(indices_.const_data_ptr<Index>()),
         bound_(bounds_.const_data_ptr<int64_t>()),
-        bag_count_(bags.bags()),
+        bag_count_(input.bags()),
         owners_(bounds),
         ranks_(static_cast<int64_t>(bounds.size()) - 1),
         self_(static_cast<int32_t>(self)),
@@ -110,17 +110,14 @@ class Router {
         const auto row = static_cast<int64_t>(index_[e]);
         if (row == left_out_) {
           route_.padding = true;
-          owner_[e] = kStays;
+          owner_[e] = kLeftOut;
           continue;
         }
         const int32_t owner = owners_.of(row);
-        owner_[e] = owner == self_ ? kStays : owner;
-        if (owner != self_) {
-          ++route_.entry_counts[owner];
-          route_.bag_counts[owner] +=
-              static_cast<int64_t>(last_bag[owner] != b);
-          last_bag[owner] = b;
-        }
+        owner_[e] = owner;
+        ++route_.entry_counts[owner];
+        route_.bag_counts[owner] += static_cast<int64_t>(last_bag[owner] != b);
+        last_bag[owner] = b;
       }
     }
   }
@@ -128,7 +125,7 @@ class Router {
   void count_rows() {
     RowSet<Sent> seen(total(route_.entry_counts));
     for (size_t e = 0; e < owner_.size(); ++e) {
-      if (owner_[e] != kStays) {
+      if (owner_[e] != kLeftOut && owner_[e] != self_) {
         route_.row_counts[owner_[e]] +=
             static_cast<int64_t>(seen.insert(static_cast<Sent>(index_[e])));
       }
@@ -175,8 +172,7 @@ class Router {
     for (int64_t b = 0; b < bag_count_; ++b) {
       bool first = true;
       for (int64_t e = bound_[b]; e < bound_[b + 1]; ++e) {
-        if (owner_[e] == kStays) {
-          first &= static_cast<int64_t>(index_[e]) == left_out_;
+        if (owner_[e] == kLeftOut) {
           continue;
         }
         auto& to = cursors[owner_[e]];
@@ -258,7 +254,7 @@ AskedBags unpack(
 }  // namespace
 
 BagRoute route_bags(
-    const RankBags& bags,
+    const LookupInput& input,
     c10::IntArrayRef bounds,
     int64_t self,
     int64_t left_out,
@@ -266,10 +262,10 @@ BagRoute route_bags(
     at::ScalarType index_dtype) {
   const auto with = [&](auto index, auto sent) {
     return Router<decltype(index), decltype(sent)>(
-               bags, bounds, self, left_out, count_rows)
+               input, bounds, self, left_out, count_rows)
         .route();
   };
-  const bool narrow = bags.indices.scalar_type() == at::kInt;
+  const bool narrow = input.indices.scalar_type() == at::kInt;
   if (index_dtype == at::kInt) {
     return narrow ? with(int32_t{}, int32_t{}) : with(int64_t{}, int32_t{});
   }
@@ -280,11 +276,16 @@ AskedBags unpack_requests(
     const at::Tensor& request,
     const Parts& bag_counts,
     const Parts& entry_counts,
-    int64_t absent) {
+    int64_t absent,
+    at::Device device) {
   const auto on_cpu = request.cpu();
-  return on_cpu.scalar_type() == at::kInt
-             ? unpack<int32_t>(on_cpu, bag_counts, entry_counts, absent)
-             : unpack<int64_t>(on_cpu, bag_counts, entry_counts, absent);
+  auto asked = on_cpu.scalar_type() == at::kInt
+                   ? unpack<int32_t>(on_cpu, bag_counts, entry_counts, absent)
+                   : unpack<int64_t>(on_cpu, bag_counts, entry_counts, absent);
+  asked.input.indices = asked.input.indices.to(device);
+  asked.input.offsets = asked.input.offsets.to(device);
+  asked.firsts = asked.firsts.to(device);
+  return asked;
 }
 
 }  // namespace tessera::detail

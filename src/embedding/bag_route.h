@@ -7,18 +7,19 @@
 #include <cstdint>
 
 #include "comm/collectives.h"
-#include "embedding/bag_lookup.h"
+#include "embedding/table_lookup.h"
 
 namespace tessera::detail {
 
-// The entries of one rank's bags whose rows lie elsewhere, owner after owner;
-// for each owner the bags that have entries there, ascending, and their
-// entries in the order of the bag. Padding goes nowhere. Tensors are on the
-// CPU.
+// The entries of one rank's bags, owner after owner, itself included; for each
+// owner the bags that have entries there, ascending, and their entries in the
+// order of the bag. Padding goes nowhere. Tensors are on the CPU.
 struct BagRoute {
   Parts bag_counts;    // how many bags have entries at each owner
-  Parts entry_counts;  // how many entries lie there
-  Parts row_counts;    // how many different rows they name; 0s if not counted
+  Parts entry_counts;  // how many entries those are
+  // How many distinct rows they name; 0s if not counted, and of the rank
+  // itself.
+  Parts row_counts;
   // For each owner the lengths of its bags, then the rows of their entries,
   // [bags + entries], of the index dtype. A length is negative where the bag's
   // first entry is not among them.
@@ -31,9 +32,9 @@ struct BagRoute {
 };
 
 // `bounds` are the owners' first rows, then the end of the table, cut as
-// torch.chunk cuts. Requires: indices within the table.
+// torch.chunk does. Requires: indices within the table.
 BagRoute route_bags(
-    const RankBags& bags,
+    const LookupInput& input,
     c10::IntArrayRef bounds,
     int64_t self,
     int64_t left_out,
@@ -51,11 +52,12 @@ struct AskedBags {
 };
 
 // `request` is what came, rank after rank; `absent` a row that is not held
-// here, or -1 for no leaders.
+// here, or -1 for no leaders. Tensors are on `device`.
 AskedBags unpack_requests(
     const at::Tensor& request,
     const Parts& bag_counts,
     const Parts& entry_counts,
-    int64_t absent);
+    int64_t absent,
+    at::Device device);
 
 }  // namespace tessera::detail

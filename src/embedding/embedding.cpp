@@ -1,15 +1,16 @@
+// aten::embedding on distributed tensors.
 #include "embedding/embedding.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 
+#include "comm/comm_event.h"
 #include "dispatch/autograd.h"
 #include "dispatch/op_plan.h"
 #include "dispatch/tensor.h"
-#include "embedding/exchange.h"
+#include "embedding/handshake.h"
+#include "embedding/lookup_op.h"
 #include "embedding/lookup_strategy.h"
-#include "embedding/part_ops.h"
-#include "plan/lookup_cost.h"
+#include "embedding/row_lookup.h"
 #include "tessera/embedding.h"
 #include "tessera/shard_math.h"
 
@@ -34,14 +35,14 @@ namespace detail {
 
 namespace {
 
-// Whether a mesh dimension cuts both the table and the indices: the ranks that
-// share the table have indices of their own.
-bool both_cut(const Spec& table, const Spec& batch, int64_t m) {
+// Whether a mesh dimension shards both the table and the indices: the ranks
+// that share the table have indices of their own.
+bool shards_both(const Spec& table, const Spec& batch, int64_t m) {
   return table.placements[m].is_shard() && batch.placements[m].is_shard() &&
          table.mesh.size(m) > 1;
 }
 
-bool needs_a_strategy(const at::Tensor& weight, const at::Tensor& indices) {
+bool needs_strategy(const at::Tensor& weight, const at::Tensor& indices) {
   if (!is_dtensor(weight) || !is_dtensor(indices) || weight.dim() != 2) {
     return false;
   }
@@ -51,29 +52,37 @@ bool needs_a_strategy(const at::Tensor& weight, const at::Tensor& indices) {
     return false;  // refused further down
   }
   for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
-    if (both_cut(table, batch, m)) {
+    if (shards_both(table, batch, m)) {
       return true;
     }
   }
   return false;
 }
 
-StrategyCosts strategy_costs(
-    const Spec& table, const Spec& batch, const ExchangeLayout& layout) {
-  const auto first_shard = [](const Spec& spec) {
-    return local_shape(spec.sizes, spec.mesh, spec.placements, 0);
-  };
-  const LookupSize size{
-      table.mesh.size(layout.mesh_dim),
-      c10::multiply_integers(first_shard(batch)),
-      static_cast<int64_t>(c10::elementSize(batch.dtype)),
-      first_shard(table)[1] *
-          static_cast<int64_t>(c10::elementSize(table.dtype))};
-  return {gather_cost(size), exchange_cost(size)};
+StrategyChoice choose_strategy(
+    const at::Tensor& weight,
+    const at::Tensor& indices,
+    const LookupArgs& args) {
+  const Spec& table = *distributed_meta(weight).spec;
+  const Spec& batch = *distributed_meta(indices).spec;
+  const bool has_data = !weight.is_meta() && !indices.is_meta();
+  auto layout = has_data && !args.scale_grad_by_freq
+                    ? exchange_layout(table, batch, args.sparse)
+                    : std::nullopt;
+  if (!layout.has_value()) {
+    return StrategyChoice::only_gather();
+  }
+  const auto size = lookup_size(
+      table,
+      batch,
+      layout->mesh_dim,
+      c10::multiply_integers(
+          local_shape(batch.sizes, batch.mesh, batch.placements, 0)));
+  return StrategyChoice::of(std::move(*layout), size);
 }
 
-// Every rank gets the indices of those with whom it shares the table, and what
-// rows it finds are dealt out again as the indices were.
+// Every rank gets the indices of those with whom it shares the table, and the
+// rows that it finds are scattered again as the indices were.
 at::Tensor gather_lookup(
     const at::Tensor& weight,
     const at::Tensor& indices,
@@ -82,48 +91,66 @@ at::Tensor gather_lookup(
   const Spec& batch = *distributed_meta(indices).spec;
   Placements gathered = batch.placements;
   for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
-    if (both_cut(table, batch, m)) {
+    if (shards_both(table, batch, m)) {
       gathered[m] = Replicate();
     }
   }
-  const auto rows =
-      lookup(weight, redistribute(indices, gathered, kLookupCause), args);
-  Placements dealt = distributed_meta(rows).spec->placements;
+  const auto rows = call_op<Lookup>(
+      {weight, redistribute(indices, gathered, kLookupCause), args, {}});
+  Placements scattered = distributed_meta(rows).spec->placements;
   for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
     // Columns stay where they are: they are whole rows' parts already.
-    if (both_cut(table, batch, m) && dealt[m].is_partial()) {
-      dealt[m] = batch.placements[m];
+    if (shards_both(table, batch, m) && scattered[m].is_partial()) {
+      scattered[m] = batch.placements[m];
     }
   }
-  return redistribute(rows, dealt, kLookupCause);
+  return redistribute(rows, scattered, kLookupCause);
 }
 
-// The layout of the exchange where that is the way to go; nullopt for Gather.
-std::optional<ExchangeLayout> chosen_exchange(
+// Each distinct index goes to the rank that holds its row, and the row comes
+// back.
+at::Tensor exchange_lookup(
     const at::Tensor& weight,
     const at::Tensor& indices,
-    const LookupArgs& args) {
-  const auto strategy = EmbeddingScope::current().strategy;
-  if (strategy == LookupStrategy::Gather) {
-    return std::nullopt;
+    const LookupArgs& args,
+    const ExchangeLayout& layout) {
+  const CommCauseGuard cause(kLookupCause);
+  const SpecPtr& table = distributed_meta(weight).spec;
+  const Sizes bounds = owner_bounds(*table, layout.mesh_dim);
+  LocalError error;
+  std::vector<Route> routes;
+  std::vector<Parts> counts;
+  std::vector<LookupInput> inputs;
+  for (const auto& shard : current_shards(indices)) {
+    Route route;
+    if (error.text.empty()) {
+      error = local_error_of([&] { route = route_rows(shard, bounds); });
+    }
+    counts.emplace_back(route.counts.begin(), route.counts.end());
+    routes.push_back(std::move(route));
+    inputs.push_back({shard, at::Tensor(), at::Tensor()});
   }
-  const auto layout = exchange_layout(weight, indices, args);
-  if (!layout.has_value() || strategy == LookupStrategy::Exchange) {
-    return layout;
-  }
-  const auto costs = strategy_costs(
-      *distributed_meta(weight).spec, *distributed_meta(indices).spec, *layout);
-  return costs.exchange < costs.gather ? layout : std::nullopt;
-}
-
-at::Tensor lookup_cut_indices(
-    const at::Tensor& weight,
-    const at::Tensor& indices,
-    const LookupArgs& args) {
-  const auto exchange = chosen_exchange(weight, indices, args);
-  return exchange.has_value()
-             ? exchange_lookup(weight, indices, args, *exchange)
-             : gather_lookup(weight, indices, args);
+  auto asked =
+      shake_hands({table->mesh, layout.mesh_dim}, std::move(counts), error);
+  RowExchange exchange(
+      {table, layout.mesh_dim, /*silent=*/false},
+      std::move(routes),
+      std::move(asked));
+  LookupRequest request{table, layout.mesh_dim, std::move(inputs)};
+  request.query.padding_idx = args.padding_idx;
+  request.query.sparse = args.sparse;
+  request.query.pools = false;
+  request.query.caller = &kEmbeddingCaller;
+  request.gradient =
+      Spec::make(table->mesh, layout.gradient, table->sizes, table->dtype);
+  const auto rows = run_lookup(
+      weight, {}, make_row_lookup(std::move(request), {}, std::move(exchange)));
+  Sizes sizes(indices.sizes());
+  sizes.push_back(weight.size(1));
+  return from_shards(
+      Spec::make(table->mesh, layout.output, sizes, table->dtype),
+      rows,
+      /*shared=*/false);
 }
 
 at::Tensor embedding(
@@ -134,71 +161,40 @@ at::Tensor embedding(
     bool sparse) {
   const LookupArgs args{
       padding_idx.guard_int(__FILE__, __LINE__), scale_grad_by_freq, sparse};
-  return needs_a_strategy(weight, indices)
-             ? lookup_cut_indices(weight, indices, args)
-             : lookup(weight, indices, args);
+  if (!needs_strategy(weight, indices)) {
+    return call_op<Lookup>({weight, indices, args, {}});
+  }
+  const auto exchange = choose_strategy(weight, indices, args).exchange();
+  return exchange.has_value()
+             ? exchange_lookup(weight, indices, args, *exchange)
+             : gather_lookup(weight, indices, args);
 }
 
-at::Tensor gather(
-    const at::Tensor& self,
-    int64_t dim,
-    const at::Tensor& index,
-    bool sparse_grad) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !sparse_grad,
-      "[gather] sparse gradients of distributed tensors are not supported: "
-      "call it with sparse_grad = false");
-  return gather_distributed(self, dim, index);
+std::string explain_embedding(c10::ArrayRef<c10::IValue> values) {
+  const auto& weight = values[0].toTensor();
+  const auto& indices = values[1].toTensor();
+  const LookupArgs args{
+      values[2].toInt(), values[3].toBool(), values[4].toBool()};
+  if (!needs_strategy(weight, indices)) {
+    return explain_op<Lookup>({weight, indices, args, {}});
+  }
+  return choose_strategy(weight, indices, args)
+      .explain(
+          "aten.embedding.default",
+          *distributed_meta(weight).spec,
+          *distributed_meta(indices).spec);
 }
 
 }  // namespace
 
-std::string explain_embedding(c10::ArrayRef<c10::IValue> args) {
-  const auto& weight = args[0].toTensor();
-  const auto& indices = args[1].toTensor();
-  if (!needs_a_strategy(weight, indices)) {
-    static const OpInfo op(
-        c10::Dispatcher::singleton().findSchemaOrThrow("tessera::lookup", ""));
-    torch::jit::Stack own(args.begin(), args.end());
-    own.insert(own.end(), {int64_t{0}, c10::IValue()});
-    return explain_plan(op, own);
-  }
-  const LookupArgs lookup_args{
-      args[2].toInt(), args[3].toBool(), args[4].toBool()};
-  const auto possible = exchange_layout(weight, indices, lookup_args);
-  const auto chosen = chosen_exchange(weight, indices, lookup_args);
-  const Spec& table = *distributed_meta(weight).spec;
-  const Spec& batch = *distributed_meta(indices).spec;
-  return strategies_text(
-      "aten.embedding.default",
-      table,
-      batch,
-      possible.has_value()
-          ? std::optional(strategy_costs(table, batch, *possible))
-          : std::nullopt,
-      chosen.has_value());
-}
-
-std::string explain_gather(c10::ArrayRef<c10::IValue> args) {
-  static const OpInfo op(c10::Dispatcher::singleton().findSchemaOrThrow(
-      "tessera::gather_part", ""));
-  return explain_plan(
-      op,
-      torch::jit::Stack{args[0], args[1], args[2], int64_t{0}, c10::IValue()});
-}
-
 void register_embeddings(OpRegistry& ops) {
-  register_part_ops(ops);
-  register_part_gradients(ops);
-  register_bag_ops(ops);
-  register_bag_gradients(ops);
+  register_lookup_op(ops);
   ops.own_kernel("embedding", &embedding);
   ops.above_autograd("embedding", &embedding);
   ops.explained_by("embedding", &explain_embedding);
-  ops.own_kernel("gather", &gather);
-  ops.above_autograd("gather", &gather);
-  ops.explained_by("gather", &explain_gather);
+  register_bag_op(ops);
   register_embedding_bag(ops);
+  register_gather(ops);
   register_renorm(ops);
 }
 

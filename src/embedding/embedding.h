@@ -3,16 +3,21 @@
 // out.
 #pragma once
 
+#include <string_view>
+
 #include "dispatch/op_registry.h"
 
 namespace tessera::detail {
 
-void register_bag_ops(OpRegistry& ops);         // bag_ops.cpp
-void register_bag_gradients(OpRegistry& ops);   // bag_gradients.cpp
-void register_embedding_bag(OpRegistry& ops);   // embedding_bag.cpp
-void register_part_ops(OpRegistry& ops);        // part_ops.cpp
-void register_part_gradients(OpRegistry& ops);  // part_gradients.cpp
-void register_renorm(OpRegistry& ops);          // renorm.cpp
+// What caused the communication of lookups and bags, as counted.
+inline constexpr std::string_view kLookupCause = "aten::embedding";
+inline constexpr std::string_view kBagCause = "aten::_embedding_bag";
+
+void register_bag_op(OpRegistry& ops);         // bag_op.cpp
+void register_embedding_bag(OpRegistry& ops);  // embedding_bag.cpp
+void register_gather(OpRegistry& ops);         // gather.cpp
+void register_lookup_op(OpRegistry& ops);      // lookup_op.cpp
+void register_renorm(OpRegistry& ops);         // renorm.cpp
 
 // All of them.
 void register_embeddings(OpRegistry& ops);

@@ -1,27 +1,81 @@
-// The two ways of indices that are cut where a table's rows are, as text.
+// Which strategy a lookup takes, of rows or of bags: where indices are sharded
+// over the ranks that share a table's rows, Gather or Exchange; and where bags
+// are exchanged, whether owners pool them.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "embedding/table_lookup.h"
+#include "plan/lookup_cost.h"
 #include "tessera/spec.h"
 
 namespace tessera::detail {
 
-// In microseconds.
-struct StrategyCosts {
-  double gather;
-  double exchange;
+// The layouts of an exchange.
+struct ExchangeLayout {
+  int64_t mesh_dim;     // which shards rows and indices both
+  Placements output;    // of what is looked up
+  Placements gradient;  // of the table's gradient
+  // Of the gradient of per_sample_weights: each rank's columns have a share.
+  Placements weights_gradient;
 };
 
-// What is looked up how, and at what price. `costs`: nullopt where the exchange
-// cannot serve.
-std::string strategies_text(
-    std::string_view op,
+// nullopt where the exchange cannot serve: no mesh dimension shards the table's
+// rows and the indices, several shard its rows, or a sparse gradient would have
+// to be reduced.
+std::optional<ExchangeLayout> exchange_layout(
+    const Spec& table, const Spec& batch, bool sparse);
+
+// One row as far as a rank holds it, of `indices` indices a rank.
+LookupSize lookup_size(
+    const Spec& table, const Spec& batch, int64_t mesh_dim, int64_t indices);
+
+// How a lookup with sharded indices is carried out, and why.
+class StrategyChoice {
+ public:
+  // `size`: LookupSize or BagLookupSize; what it costs either way.
+  template <class Size>
+  static StrategyChoice of(ExchangeLayout layout, const Size& size) {
+    return StrategyChoice(
+        std::move(layout), gather_cost(size), exchange_cost(size));
+  }
+  // The exchange cannot serve.
+  static StrategyChoice only_gather() { return StrategyChoice(); }
+
+  // The exchange, where it is taken; nullopt for Gather.
+  std::optional<ExchangeLayout> exchange() const {
+    return exchanges_ ? layout_ : std::nullopt;
+  }
+  // Both strategies with their costs, as text.
+  std::string explain(
+      std::string_view op, const Spec& table, const Spec& batch) const;
+
+ private:
+  StrategyChoice() = default;
+  StrategyChoice(ExchangeLayout layout, double gather, double exchange);
+
+  std::optional<ExchangeLayout> layout_;
+  double gather_ = 0;  // microseconds
+  double exchange_ = 0;
+  bool exchanges_ = false;
+};
+
+// What all ranks together ask of others.
+struct AskedOfOthers {
+  int64_t bags;  // pairs of a bag and an owner
+  int64_t entries;
+  int64_t rows;  // distinct ones
+};
+
+// Whether owners pool the bags asked of them, or send rows: as the query says,
+// or whichever sends fewer bytes over all ranks.
+bool owners_pool(
     const Spec& table,
-    const Spec& batch,
-    const std::optional<StrategyCosts>& costs,
-    bool exchanged);
+    const LookupQuery& query,
+    const AskedOfOthers& asked,
+    bool per_sample_weights,
+    at::ScalarType argmax_dtype);
 
 }  // namespace tessera::detail

@@ -1,5 +1,7 @@
-// aten::embedding_renorm_: the rows that are looked up are scaled down to
-// max_norm where they lie, once, whatever the layout of table and indices.
+// aten::embedding_renorm_, and the max_norm of lookups, whatever the layout of
+// table and indices.
+#include "embedding/renorm.h"
+
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -40,25 +42,19 @@ void check_allowed(const at::Tensor& self) {
   }
 }
 
-// The distinct indices of the whole, ascending, on every rank.
-Shards distinct_indices(const Spec& table, const at::Tensor& indices) {
-  Shards all;
-  if (is_dtensor(indices)) {
-    const auto& meta = distributed_meta(indices);
-    const Placements whole(table.mesh.ndim(), Replicate());
-    all = run_steps(
-        table.mesh,
-        meta.spec->sizes,
-        *cached_redistribution(*meta.spec, whole),
-        current_shards(indices),
-        Slices::Alias);
-  } else {
-    all = replicated_shards(table.mesh, indices);
+// The indices of the whole, on every rank.
+Shards all_indices(const Spec& table, const at::Tensor& indices) {
+  if (!is_dtensor(indices)) {
+    return replicated_shards(table.mesh, indices);
   }
-  for (auto& shard : all) {
-    shard = route_rows(shard, {0, table.sizes[0]}).wanted;
-  }
-  return all;
+  const Spec& batch = *distributed_meta(indices).spec;
+  const Placements whole(table.mesh.ndim(), Replicate());
+  return run_steps(
+      table.mesh,
+      batch.sizes,
+      *cached_redistribution(batch, whole),
+      current_shards(indices),
+      Slices::Alias);
 }
 
 // Those of the ascending `wanted` that lie in `held`, counted from its begin.
@@ -124,6 +120,37 @@ void renorm_columns(
   }
 }
 
+void renorm_table(
+    const Spec& table,
+    ShardsRef shards,
+    ShardsRef rows,
+    double max_norm,
+    double norm_type) {
+  const CommCauseGuard cause(renorm_op().name);
+  const bool by_columns = std::any_of(
+      table.placements.begin(), table.placements.end(), [](const auto& p) {
+        return p.is_shard(1);
+      });
+  Shards held;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const auto range = local_range(
+        table.sizes[0],
+        0,
+        table.mesh,
+        table.placements,
+        table.mesh.local_positions()[i]);
+    const auto wanted = route_rows(rows[i], {0, table.sizes[0]}).wanted;
+    if (by_columns) {
+      held.push_back(held_rows(wanted, range));
+    } else {
+      renorm_rows_(shards[i], wanted, range.begin, max_norm, norm_type);
+    }
+  }
+  if (by_columns) {
+    renorm_columns(table, shards, held, max_norm, norm_type);
+  }
+}
+
 at::Tensor& embedding_renorm_(
     at::Tensor& self,
     const at::Tensor& indices,
@@ -136,38 +163,27 @@ at::Tensor& embedding_renorm_(
   check_allowed(self);
   const Spec& table = *distributed_meta(self).spec;
   const Shards& shards = current_shards(self);
-  if (self.is_meta()) {
-    return self;
-  }
-  const CommCauseGuard cause(renorm_op().name);
-  const auto wanted = distinct_indices(table, indices);
-  const auto rows_of = [&](size_t i) {
-    return local_range(
-        table.sizes[0],
-        0,
-        table.mesh,
-        table.placements,
-        table.mesh.local_positions()[i]);
-  };
-  const bool by_columns = std::any_of(
-      table.placements.begin(), table.placements.end(), [](const auto& p) {
-        return p.is_shard(1);
-      });
-  if (by_columns) {
-    Shards held;
-    for (size_t i = 0; i < shards.size(); ++i) {
-      held.push_back(held_rows(wanted[i], rows_of(i)));
-    }
-    renorm_columns(table, shards, held, max_norm, norm_type);
-    return self;
-  }
-  for (size_t i = 0; i < shards.size(); ++i) {
-    renorm_rows_(shards[i], wanted[i], rows_of(i).begin, max_norm, norm_type);
+  if (!self.is_meta()) {
+    const CommCauseGuard cause(renorm_op().name);
+    renorm_table(
+        table, shards, all_indices(table, indices), max_norm, norm_type);
   }
   return self;
 }
 
 }  // namespace
+
+void renorm_looked_up_(
+    const at::Tensor& weight, ShardsRef rows, const LookupQuery& query) {
+  begin_write(weight, query.caller->name);
+  renorm_table(
+      *distributed_meta(weight).spec,
+      current_shards(weight),
+      rows,
+      *query.max_norm,
+      query.norm_type);
+  weight.unsafeGetTensorImpl()->bump_version();
+}
 
 void register_renorm(OpRegistry& ops) {
   ops.own_kernel("embedding_renorm_", &embedding_renorm_);

@@ -187,13 +187,14 @@ TEST(ShardedErrors, PaddingOutsideTheTable) {
 TEST(ShardedErrors, OffsetsThatAreNone) {
   auto bad = bags_of({{1, 2}, {3}});
   bad.offsets = torch::tensor({1, 2});
-  refuses<c10::ValueError>("offsets must begin with 0", bad);
+  refuses<c10::ValueError>("offsets must start at 0", bad);
   bad.offsets = torch::tensor({0, 4});
-  refuses<c10::ValueError>("offsets must ascend and stay within the 3", bad);
+  refuses<c10::ValueError>(
+      "offsets must not decrease and not exceed the number of indices, 3", bad);
   bad.offsets = torch::tensor({0, 2, 1});
-  refuses<c10::ValueError>("offsets must ascend", bad);
+  refuses<c10::ValueError>("offsets must not decrease", bad);
   bad.offsets = torch::zeros({0}, at::kLong);
-  refuses<c10::ValueError>("offsets must begin with 0", bad);
+  refuses<c10::ValueError>("offsets must start at 0", bad);
   bad.offsets = torch::zeros({1, 1}, at::kLong);
   refuses<c10::ValueError>("offsets must have 1 dimension", bad);
   bad.offsets = torch::tensor({0.0, 1.0});
@@ -209,7 +210,7 @@ TEST(ShardedErrors, DtypesOfInputAndFactors) {
       "per_sample_weights must have the table's dtype", bad, {.mode = "sum"});
   bad.per_sample_weights = torch::ones({2});
   refuses<c10::NotImplementedError>(
-      "per_sample_weights are supported for mode 'sum' alone", bad);
+      "per_sample_weights are supported for mode sum alone", bad);
 }
 
 // What is wrong with the table is known without the others.

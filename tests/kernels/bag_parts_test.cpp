@@ -42,6 +42,22 @@ TEST(BagParts, AbsentMaximaLose) {
       at::equal(all.argmax.select(1, 0), at::tensor({0, 2, -1, -1}, at::kInt)));
 }
 
+// Another part may have some of the bags only, in its own order. Of equals the
+// earlier entry stays, and a NaN stays.
+TEST(BagParts, MergesIntoSomeBags) {
+  const BagMax all{
+      at::tensor({1.0F, 2.0F, 3.0F, 4.0F, 0.0F, 0.0F}).view({3, 2}),
+      at::tensor({0, 5, 6, 7, -1, -1}, at::kInt).view({3, 2})};
+  const BagMax part{
+      at::tensor({-7.0F, -8.0F, 1.0F, static_cast<float>(kNan)}).view({2, 2}),
+      at::tensor({9, -1, 2, 3}, at::kInt).view({2, 2})};
+  merge_bag_max_(all, longs({2, 0}), part);
+  EXPECT_TRUE(at::equal(
+      all.argmax, at::tensor({0, 3, 6, 7, 9, -1}, at::kInt).view({3, 2})));
+  EXPECT_TRUE(all.values[0][1].isnan().item<bool>());
+  EXPECT_TRUE(at::equal(all.values[2], at::tensor({-7.0F, 0.0F})));
+}
+
 // The whole table at hand: zeros at once.
 TEST(BagParts, WholeTableNeedsNoMerge) {
   const at::Tensor table = at::full({4, 3}, -5.0);

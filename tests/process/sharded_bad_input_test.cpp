@@ -104,7 +104,7 @@ TEST_F(ShardedBadInput, TypeOfTheErrorIsTheRanksOwn) {
             torch::tensor({{1}}), weight, {}, {.sparse = is_bad});
       });
   expect_error_everywhere<c10::NotImplementedError>(
-      "per_sample_weights are supported for mode 'sum' alone",
+      "per_sample_weights are supported for mode sum alone",
       [](const auto& weight, bool is_bad) {
         EmbeddingBagFuncOptions options;
         if (is_bad) {

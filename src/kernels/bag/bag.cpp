@@ -5,7 +5,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/where.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -177,26 +176,6 @@ BagMax embedding_bag_max_part(
                       : weight.is_cuda() ? max_bags_cuda
                                          : compose_bag_max;
   return maxima(readable(weight), part, input, empty);
-}
-
-BagMax merge_bag_max(at::ArrayRef<BagMax> parts) {
-  TORCH_INTERNAL_ASSERT(!parts.empty());
-  BagMax all = parts[0];
-  for (const BagMax& other : parts.slice(1)) {
-    // A NaN is the bag's first entry, so nobody beats it.
-    const at::Tensor stronger =
-        other.values.gt(all.values).logical_and(all.values.eq(all.values));
-    const at::Tensor earlier =
-        other.values.eq(all.values).logical_and(other.argmax.lt(all.argmax));
-    const at::Tensor takes = stronger.logical_or(earlier)
-                                 .logical_or(all.argmax.lt(0))
-                                 .logical_or(other.values.ne(other.values))
-                                 .logical_and(other.argmax.ge(0));
-    all.values = at::where(takes, other.values, all.values);
-    all.argmax = at::where(takes, other.argmax, all.argmax);
-  }
-  all.values = all.values.masked_fill(all.argmax.lt(0), 0);
-  return all;
 }
 
 at::Tensor bag_max_rows(const at::Tensor& argmax, const BagInput& input) {

@@ -110,6 +110,13 @@ BagMax embedding_bag_max_part(
     const BagInput& input,
     BagEmpty empty = BagEmpty::kLowest);
 
+// Merges the maxima of another part into those of the bags `bags` (int64,
+// distinct) of `all`, in place: part.values[i] belongs to bag bags[i]. Of equal
+// maxima the earliest entry stays. Values without an argmax stay as they are.
+// Requires: argmax are places in one list of indices; contiguous on the CPU.
+void merge_bag_max_(
+    const BagMax& all, const at::Tensor& bags, const BagMax& part);
+
 // The maxima of all parts together, 0 where no part has an entry. Winners must
 // be places in one list of indices, which all parts have been given.
 // Requires: at least one part; equal sizes.

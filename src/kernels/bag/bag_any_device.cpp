@@ -109,14 +109,11 @@ at::Tensor compose_bag_bounds(const BagInput& input, int64_t rows) {
   on_cpu.indices = input.indices.cpu().contiguous();
   on_cpu.offsets = input.offsets.cpu();
   const auto bounds = bag_bounds(on_cpu);
-  with_index_data(on_cpu.indices, [&](const auto* index) {
-    const auto* end = index + bounds.back();
-    const auto* bad = std::find_if(
-        index, end, [&](int64_t i) { return !is_inside(i, rows); });
-    if (bad != end) {
-      throw_outside_bag_table(*bad, rows);
-    }
-  });
+  const auto bad =
+      first_outside(on_cpu.indices.narrow(0, 0, bounds.back()), rows);
+  if (bad.has_value()) {
+    throw_outside_bag_table(*bad, rows);
+  }
   return at::tensor(at::IntArrayRef(bounds), at::kLong)
       .to(input.indices.device());
 }

@@ -2,10 +2,10 @@
 
 #include <c10/util/Exception.h>
 
-#include <array>
 #include <bit>
 #include <memory>
-#include <utility>
+
+#include "kernels/lookup/embedding_sorted.h"
 
 namespace tessera::detail {
 
@@ -15,41 +15,8 @@ namespace {
 using Key = uint64_t;
 
 constexpr int kRowShift = 32;
-constexpr int kMostDigitBits = 11;
-
-// Room that is not written before it is used.
-template <typename T>
-using Room = std::unique_ptr<T[]>;
 
 int32_t place_of(Key key) { return static_cast<int32_t>(key & 0xffffffffU); }
-
-// Sorts n keys by row and leaves entries of a row in order, digit after digit.
-void sort_by_row(Room<Key>& keys, int64_t n, int64_t rows) {
-  const int bits = rows > 1 ? std::bit_width(static_cast<Key>(rows - 1)) : 0;
-  const int passes = (bits + kMostDigitBits - 1) / kMostDigitBits;
-  if (passes == 0) {
-    return;
-  }
-  const int digit_bits = (bits + passes - 1) / passes;
-  const Key mask = (Key{1} << digit_bits) - 1;
-  auto other = std::make_unique_for_overwrite<Key[]>(n);
-  std::array<uint32_t, 1 << kMostDigitBits> next{};
-  for (int pass = 0; pass < passes; ++pass) {
-    const int shift = kRowShift + pass * digit_bits;
-    next.fill(0);
-    for (int64_t k = 0; k < n; ++k) {
-      ++next[(keys[k] >> shift) & mask];
-    }
-    uint32_t sum = 0;
-    for (uint32_t& count : next) {
-      sum += std::exchange(count, sum);
-    }
-    for (int64_t k = 0; k < n; ++k) {
-      other[next[(keys[k] >> shift) & mask]++] = keys[k];
-    }
-    keys.swap(other);
-  }
-}
 
 }  // namespace
 
@@ -85,7 +52,9 @@ RowGroups group_by_row(
     }
   }
   reader.check_range();
-  sort_by_row(keys, n, rows);
+  const int row_bits =
+      rows > 1 ? std::bit_width(static_cast<Key>(rows - 1)) : 0;
+  sort_by_row(keys, n, kRowShift, row_bits);
 
   RowGroups groups;
   groups.bags.resize(n);

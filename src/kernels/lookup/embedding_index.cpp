@@ -3,6 +3,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 namespace tessera::detail {
 
 void check_index_dtype(const char* function, const at::Tensor& indices) {
@@ -46,6 +48,26 @@ void throw_outside_table(int64_t index, int64_t table_rows) {
       table_rows,
       " rows; expected 0 to ",
       table_rows - 1);
+}
+
+std::optional<int64_t> first_outside(
+    const at::Tensor& indices, int64_t table_rows) {
+  const auto ordered = indices.contiguous();
+  return with_index_data(
+      ordered, [&](const auto* index) -> std::optional<int64_t> {
+        const int64_t n = ordered.numel();
+        // Without a branch an index, so that it is vectorised.
+        bool outside = false;
+        for (int64_t i = 0; i < n; ++i) {
+          outside |= !is_inside(index[i], table_rows);
+        }
+        if (!outside) {
+          return std::nullopt;
+        }
+        return *std::find_if(index, index + n, [&](int64_t i) {
+          return !is_inside(i, table_rows);
+        });
+      });
 }
 
 }  // namespace tessera::detail

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 namespace tessera::detail {
 
@@ -24,6 +25,11 @@ void check_held_range(
 
 // Throws the c10::IndexError of a lookup in a table of `table_rows` rows.
 [[noreturn]] void throw_outside_table(int64_t index, int64_t table_rows);
+
+// The first of `indices` that is outside a table of `table_rows` rows.
+// Requires: on the CPU, int32 or int64.
+std::optional<int64_t> first_outside(
+    const at::Tensor& indices, int64_t table_rows);
 
 // Calls f(pointer) with the typed data of `indices`. Requires: contiguous, on
 // the CPU, int32 or int64.

@@ -74,25 +74,21 @@ SortedRows::SortedRows(const Index* indices, int64_t n, const Range& range)
   if (!good) {
     throw_first_bad(indices, n, range.table_rows);
   }
-  sort(row_bits);
+  sort_by_row(entries_, size_, position_bits_, row_bits);
 }
 
-void SortedRows::sort(int row_bits) {
-  if (size_ < kFewEntries) {
-    std::sort(entries_.get(), entries_.get() + size_);
+void sort_by_row(
+    std::unique_ptr<uint64_t[]>& keys, int64_t n, int shift, int row_bits) {
+  if (n < kFewEntries) {
+    std::sort(keys.get(), keys.get() + n);
     return;
   }
   const int passes = (row_bits + kDigitBits - 1) / kDigitBits;
   const int width = passes == 0 ? 0 : (row_bits + passes - 1) / passes;
-  std::unique_ptr<uint64_t[]> other(new uint64_t[size_]);
+  std::unique_ptr<uint64_t[]> other(new uint64_t[n]);
   for (int pass = 0; pass < passes; ++pass) {
-    sort_digit(
-        entries_.get(),
-        other.get(),
-        size_,
-        position_bits_ + pass * width,
-        width);
-    std::swap(entries_, other);
+    sort_digit(keys.get(), other.get(), n, shift + pass * width, width);
+    std::swap(keys, other);
   }
 }
 

@@ -7,6 +7,11 @@
 
 namespace tessera::detail {
 
+// Sorts keys that hold a row of `row_bits` bits above a position of `shift`
+// bits, where positions ascend: by row, and by position among equal rows.
+void sort_by_row(
+    std::unique_ptr<uint64_t[]>& keys, int64_t n, int shift, int row_bits);
+
 // The rows that indices name, ascending, each with the positions at which it is
 // named, ascending too.
 class SortedRows {
@@ -39,8 +44,6 @@ class SortedRows {
   }
 
  private:
-  void sort(int row_bits);
-
   // A row above its position. Distinct, and in the order of both.
   std::unique_ptr<uint64_t[]> entries_;
   int64_t size_ = 0;

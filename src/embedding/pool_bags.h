@@ -6,22 +6,22 @@
 #include <optional>
 #include <string>
 
-#include "embedding/bag_ops.h"
+#include "embedding/bag_op.h"
 
 namespace tessera::detail {
 
 // A call of aten::_embedding_bag whose tensors are all distributed, over one
 // mesh. Offsets are replicated.
 struct BagCall {
-  at::Tensor weight;
-  at::Tensor indices;
-  at::Tensor offsets;
-  std::optional<at::Tensor> per_sample_weights;
-  BagArgs args;
+  Bag::Args args;
   // Offsets were plain: each rank's own, which may differ by mistake.
   bool plain_offsets = false;
 
-  int64_t bags() const { return all_bags(offsets, args.include_last_offset); }
+  const Spec& table() const { return *distributed_meta(args.weight).spec; }
+  const Spec& batch() const { return *distributed_meta(args.indices).spec; }
+  int64_t bags() const {
+    return all_bags(args.offsets, args.options.include_last_offset);
+  }
 };
 
 // The pooled rows of all bags. Where indices are cut between bags, each rank
@@ -30,7 +30,7 @@ struct BagCall {
 // and c10::ValueError if plain offsets differ where indices are sharded.
 at::Tensor pool_bags(BagCall call);
 
-// Which way pool_bags would take, as text.
-std::string explain_strategies(const BagCall& call);
+// Which strategy pool_bags would take, as text.
+std::string explain_bags(BagCall call);
 
 }  // namespace tessera::detail

@@ -1,0 +1,255 @@
+// Ops of our own, tessera::*, each defined in one place by a struct:
+//
+//   struct Lookup {
+//     static constexpr const char* kSchema = "lookup(Tensor weight, ...)";
+//     using Result = at::Tensor;  // or a std::tuple of tensors
+//     // The arguments, in the order of the schema. Members may be structs that
+//     // have kMembers themselves; an enum is an int of the schema.
+//     struct Args {
+//       at::Tensor weight;
+//       static constexpr auto kMembers = std::tuple{&Args::weight};
+//     };
+//     static Result on_data(const Args& args);  // plain tensors
+//     static Result on_meta(const Args& args);  // meta tensors
+//     // The gradient, of ops that have one: the tensors by which it is taken,
+//     // what the backward pass needs, and the gradient of each of them.
+//     static OpInputs inputs(const Args& args);
+//     static void save(SavedContext*, const Args&, const Result&);
+//     static Gradients backward(SavedContext*, const Gradients&);
+//   };
+//
+// Distributed tensors are served by the op's rule (rules/). define_op()
+// registers all of it, call_op() calls it.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "dispatch/grad_layout.h"
+#include "dispatch/op_plan.h"
+#include "dispatch/op_registry.h"
+
+namespace tessera::detail {
+
+using OpInputs = c10::SmallVector<at::Tensor, 2>;
+using SavedContext = torch::autograd::AutogradContext;
+using Gradients = torch::autograd::variable_list;
+
+template <class T>
+struct KeptValue : torch::CustomClassHolder {
+  T value;
+};
+
+// Keeps any one value for the backward pass.
+template <class T>
+void keep(SavedContext* ctx, T value) {
+  auto holder = c10::make_intrusive<KeptValue<T>>();
+  holder->value = std::move(value);
+  ctx->saved_data["kept"] = c10::IValue::make_capsule(std::move(holder));
+}
+
+template <class T>
+const T& kept(SavedContext* ctx) {
+  return static_cast<KeptValue<T>*>(ctx->saved_data["kept"].toCapsule().get())
+      ->value;
+}
+
+// Whether autograd wants to know what is done with `tensor`.
+inline bool records(const at::Tensor& tensor) {
+  return at::GradMode::is_enabled() && tensor.requires_grad();
+}
+
+template <class T>
+concept HasMembers = requires { T::kMembers; };
+
+// References to all members, and to those of members, in order.
+template <class T>
+auto leaves(T& value) {
+  if constexpr (HasMembers<T>) {
+    return std::apply(
+        [&](auto... member) {
+          return std::tuple_cat(leaves(value.*member)...);
+        },
+        T::kMembers);
+  } else {
+    return std::tie(value);
+  }
+}
+
+// How the dispatcher passes a member.
+template <class T>
+struct Passed {
+  using type = T;
+};
+template <class T>
+  requires std::is_enum_v<T>
+struct Passed<T> {
+  using type = int64_t;
+};
+template <>
+struct Passed<at::Tensor> {
+  using type = const at::Tensor&;
+};
+template <>
+struct Passed<std::optional<at::Tensor>> {
+  using type = const std::optional<at::Tensor>&;
+};
+
+// The functions that the dispatcher sees, made of those that take Args.
+template <
+    class Op,
+    class Leaves = decltype(leaves(std::declval<typename Op::Args&>()))>
+struct OpFunctions;
+
+template <class Op, class... T>
+struct OpFunctions<Op, std::tuple<T&...>> {
+  using Args = typename Op::Args;
+  using Result = typename Op::Result;
+  using Signature = Result(typename Passed<T>::type...);
+
+  template <Result (*kKernel)(const Args&)>
+  static Result unpacked(typename Passed<T>::type... values) {
+    Args args;
+    leaves(args) = std::tuple<T...>(static_cast<T>(values)...);
+    return kKernel(args);
+  }
+
+  static Result call(const Args& args) {
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow(full_name().c_str(), "")
+                               .template typed<Signature>();
+    return std::apply(
+        [](const T&... value) {
+          return op.call(static_cast<typename Passed<T>::type>(value)...);
+        },
+        leaves(args));
+  }
+
+  static Args args(c10::ArrayRef<c10::IValue> values) {
+    Args args;
+    size_t next = 0;
+    std::apply(
+        [&](T&... value) { ((value = values[next++].to<T>()), ...); },
+        leaves(args));
+    return args;
+  }
+
+  static torch::jit::Stack stack(const Args& args) {
+    torch::jit::Stack values;
+    std::apply(
+        [&](const T&... value) {
+          torch::jit::push(
+              values, static_cast<typename Passed<T>::type>(value)...);
+        },
+        leaves(args));
+    return values;
+  }
+
+  static std::string name() {
+    const std::string schema = Op::kSchema;
+    return schema.substr(0, schema.find('('));
+  }
+  static std::string full_name() { return "tessera::" + name(); }
+};
+
+// Calls the op through the dispatcher.
+template <class Op>
+typename Op::Result call_op(const typename Op::Args& args) {
+  return OpFunctions<Op>::call(args);
+}
+
+// How a call on distributed tensors would be carried out, as text.
+template <class Op>
+std::string explain_op(const typename Op::Args& args) {
+  static const OpInfo op(c10::Dispatcher::singleton().findSchemaOrThrow(
+      OpFunctions<Op>::full_name().c_str(), ""));
+  return explain_plan(op, OpFunctions<Op>::stack(args));
+}
+
+template <class Op>
+concept HasGradient = requires { &Op::backward; };
+
+// The op as a node of the autograd graph.
+template <class Op>
+class OpNode : public torch::autograd::Function<OpNode<Op>> {
+ public:
+  static Gradients forward(
+      SavedContext* ctx,
+      at::TensorList /*inputs*/,
+      const typename Op::Args& args) {
+    const auto result = below(args);
+    Op::save(ctx, args, result);
+    if constexpr (std::is_same_v<typename Op::Result, at::Tensor>) {
+      return {result};
+    } else {
+      return std::apply(
+          [](const auto&... part) { return Gradients{part...}; }, result);
+    }
+  }
+
+  static Gradients backward(SavedContext* ctx, const Gradients& grads) {
+    Gradients result = Op::backward(ctx, grads);
+    result.emplace_back();  // of the arguments
+    return result;
+  }
+
+  // Below autograd.
+  static typename Op::Result below(const typename Op::Args& args) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    if constexpr (requires { Op::run(args); }) {
+      return Op::run(args);
+    } else {
+      return call_op<Op>(args);
+    }
+  }
+};
+
+// The op, recorded where a gradient is wanted. What the Autograd key runs.
+template <class Op>
+typename Op::Result differentiable_op(const typename Op::Args& args) {
+  const OpInputs inputs = Op::inputs(args);
+  const bool recorded =
+      std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) {
+        return records(input);
+      });
+  if (!recorded) {
+    return OpNode<Op>::below(args);
+  }
+  keep_grad_layouts(inputs);
+  auto results = OpNode<Op>::apply(at::TensorList(inputs), args);
+  if constexpr (std::is_same_v<typename Op::Result, at::Tensor>) {
+    return std::move(results[0]);
+  } else {
+    return [&]<size_t... I>(std::index_sequence<I...>) {
+      return typename Op::Result(std::move(results[I])...);
+    }(std::make_index_sequence<std::tuple_size_v<typename Op::Result>>());
+  }
+}
+
+// Registers the op.
+template <class Op>
+void define_op(OpRegistry& ops) {
+  using Functions = OpFunctions<Op>;
+  std::optional<torch::CppFunction> gradient;
+  if constexpr (HasGradient<Op>) {
+    gradient.emplace(&Functions::template unpacked<&differentiable_op<Op>>);
+  }
+  ops.define(
+      Functions::name().c_str(),
+      Op::kSchema,
+      torch::CppFunction(&Functions::template unpacked<&Op::on_data>),
+      torch::CppFunction(&Functions::template unpacked<&Op::on_meta>),
+      std::move(gradient));
+}
+
+}  // namespace tessera::detail

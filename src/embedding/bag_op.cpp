@@ -1,0 +1,258 @@
+#include "embedding/bag_op.h"
+
+#include <ATen/ops/empty.h>
+
+#include "dispatch/grad_layout.h"
+#include "embedding/bag_max.h"
+#include "embedding/embedding.h"
+#include "tessera/shard_math.h"
+
+namespace tessera::detail {
+
+namespace {
+
+void check_bag_table(const at::Tensor& weight) {
+  TORCH_CHECK_VALUE(
+      weight.dim() == 2,
+      "[embedding_bag] expected a table of two dimensions, but got one of "
+      "shape ",
+      weight.sizes());
+}
+
+BagPart part_of(const at::Tensor& weight, const BagLocal& local) {
+  return {local.first_row, local.table_rows.value_or(weight.size(0))};
+}
+
+at::Tensor no_argmax(const at::Tensor& weight) {
+  return at::empty({0}, weight.options().dtype(at::kInt));
+}
+
+// The gradient of the table, which is read only for its layout and size.
+struct BagBackward {
+  static constexpr const char* kSchema =
+      "bag_backward(Tensor grad, Tensor indices, Tensor offsets, "
+      "Tensor weight, Tensor? per_sample_weights=None, Tensor? argmax=None, "
+      "int mode=0, bool include_last_offset=False, int padding_idx=-1, "
+      "bool whole_bags=False, bool sparse=False, *, int first_row=0, "
+      "int? table_rows=None, int first_bag=0, int? bag_count=None, "
+      "int first_index=0) -> Tensor";
+  using Result = at::Tensor;
+  struct Args {
+    at::Tensor grad;
+    at::Tensor indices;
+    at::Tensor offsets;
+    at::Tensor weight;
+    std::optional<at::Tensor> per_sample_weights;
+    std::optional<at::Tensor> argmax;
+    BagArgs options;
+    BagLocal local;
+    static constexpr auto kMembers = std::tuple{
+        &Args::grad,
+        &Args::indices,
+        &Args::offsets,
+        &Args::weight,
+        &Args::per_sample_weights,
+        &Args::argmax,
+        &Args::options,
+        &Args::local};
+  };
+
+  static at::Tensor on_data(const Args& args) {
+    TORCH_CHECK_VALUE(
+        args.grad.dim() == 2 && args.grad.size(1) == args.weight.size(1),
+        "[tessera.bag_backward] expected a gradient with ",
+        args.weight.size(1),
+        " columns, but got one of shape ",
+        args.grad.sizes());
+    const auto backward = args.options.sparse ? embedding_bag_sparse_backward
+                                              : embedding_bag_dense_backward;
+    const BagMode mode = args.options.mode;
+    return backward(
+        {args.grad,
+         part_of(args.weight, args.local),
+         local_bags(
+             args.indices,
+             args.offsets,
+             args.per_sample_weights,
+             args.options,
+             args.local),
+         mode,
+         mode == BagMode::kMax ? args.argmax : std::nullopt},
+        args.weight.size(0));
+  }
+  static at::Tensor on_meta(const Args& args) {
+    return at::empty(args.weight.sizes(), args.grad.options());
+  }
+};
+
+// The gradient of per_sample_weights.
+struct BagWeightsBackward {
+  static constexpr const char* kSchema =
+      "bag_weights_backward(Tensor grad, Tensor indices, Tensor offsets, "
+      "Tensor weight, int mode=0, bool include_last_offset=False, "
+      "int padding_idx=-1, bool whole_bags=False, bool sparse=False, *, "
+      "int first_row=0, int? table_rows=None, int first_bag=0, "
+      "int? bag_count=None, int first_index=0) -> Tensor";
+  using Result = at::Tensor;
+  struct Args {
+    at::Tensor grad;
+    at::Tensor indices;
+    at::Tensor offsets;
+    at::Tensor weight;
+    BagArgs options;
+    BagLocal local;
+    static constexpr auto kMembers = std::tuple{
+        &Args::grad,
+        &Args::indices,
+        &Args::offsets,
+        &Args::weight,
+        &Args::options,
+        &Args::local};
+  };
+
+  static at::Tensor on_data(const Args& args) {
+    return embedding_bag_weights_backward(
+        args.grad,
+        args.weight,
+        part_of(args.weight, args.local),
+        local_bags(
+            args.indices,
+            args.offsets,
+            std::nullopt,
+            args.options,
+            args.local));
+  }
+  static at::Tensor on_meta(const Args& args) {
+    return at::empty(args.indices.sizes(), args.grad.options());
+  }
+};
+
+}  // namespace
+
+BagLocal bags_at(
+    const Spec& table, const Spec& batch, int64_t bags, int64_t position) {
+  const auto rows =
+      local_range(table.sizes[0], 0, table.mesh, table.placements, position);
+  const auto held =
+      local_range(bags, 0, table.mesh, batch.placements, position);
+  const auto places =
+      local_range(batch.sizes[0], 0, table.mesh, batch.placements, position);
+  return {rows.begin, table.sizes[0], held.begin, held.size, places.begin};
+}
+
+BagInput local_bags(
+    const at::Tensor& indices,
+    const at::Tensor& offsets,
+    const std::optional<at::Tensor>& per_sample_weights,
+    const BagArgs& args,
+    const BagLocal& local) {
+  BagInput input{
+      .indices = indices,
+      .offsets = offsets,
+      .include_last_offset = args.include_last_offset,
+      .padding_idx = args.padding_idx,
+      .per_sample_weights = per_sample_weights};
+  const int64_t all = all_bags(offsets, args.include_last_offset);
+  if (local.bag_count.value_or(all) != all || local.first_index != 0) {
+    input.offsets = offsets.narrow(0, local.first_bag, *local.bag_count)
+                        .sub(local.first_index);
+    input.include_last_offset = false;
+  }
+  return input;
+}
+
+BagMax plain_bag(const Bag::Args& args, BagEmpty empty) {
+  check_bag_table(args.weight);
+  const auto part = part_of(args.weight, args.local);
+  const auto input = local_bags(
+      args.indices,
+      args.offsets,
+      args.per_sample_weights,
+      args.options,
+      args.local);
+  if (args.options.mode == BagMode::kMax) {
+    return embedding_bag_max_part(args.weight, part, input, empty);
+  }
+  return {
+      embedding_bag_part(args.weight, part, input, args.options.mode),
+      no_argmax(args.weight)};
+}
+
+Bag::Result Bag::on_data(const Args& args) {
+  auto pooled = plain_bag(args, BagEmpty::kZero);
+  return {std::move(pooled.values), std::move(pooled.argmax)};
+}
+
+Bag::Result Bag::on_meta(const Args& args) {
+  check_bag_table(args.weight);
+  const int64_t bags = args.local.bag_count.value_or(
+      all_bags(args.offsets, args.options.include_last_offset));
+  const auto pooled =
+      at::empty({bags, args.weight.size(1)}, args.weight.options());
+  return {
+      pooled,
+      args.options.mode == BagMode::kMax
+          ? at::empty(pooled.sizes(), pooled.options().dtype(at::kInt))
+          : no_argmax(args.weight)};
+}
+
+Bag::Result Bag::run(const Args& args) {
+  return shards_rows_of_max(args) ? max_over_rows(args) : call_op<Bag>(args);
+}
+
+OpInputs Bag::inputs(const Args& args) {
+  return args.per_sample_weights.has_value()
+             ? OpInputs{args.weight, *args.per_sample_weights}
+             : OpInputs{args.weight};
+}
+
+void Bag::save(SavedContext* ctx, const Args& args, const Result& result) {
+  // The gradient of per_sample_weights needs the table's values; that of the
+  // table only its layout: then it may be written before the backward pass.
+  const auto& weights = args.per_sample_weights;
+  const bool needs_values = weights.has_value() && weights->requires_grad();
+  const auto& argmax = std::get<1>(result);
+  ctx->save_for_backward(
+      {args.indices,
+       args.offsets,
+       weights.value_or(at::Tensor()),
+       argmax,
+       needs_values ? args.weight : at::Tensor()});
+  ctx->mark_non_differentiable({argmax});
+  keep(ctx, Args{args.weight.detach(), {}, {}, {}, args.options, args.local});
+}
+
+Gradients Bag::backward(SavedContext* ctx, const Gradients& grads) {
+  const auto& args = kept<Args>(ctx);
+  const auto saved = ctx->get_saved_variables();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !records(grads[0]),
+      "[embedding_bag] the gradient of bags cannot be differentiated again");
+  const bool weighted = saved[2].defined();
+  Gradients result(weighted ? 2 : 1);
+  if (ctx->needs_input_grad(0)) {
+    result[0] = call_op<BagBackward>(
+        {grads[0],
+         saved[0],
+         saved[1],
+         args.weight,
+         weighted ? std::optional(saved[2]) : std::nullopt,
+         args.options.mode == BagMode::kMax ? std::optional(saved[3])
+                                            : std::nullopt,
+         args.options,
+         args.local});
+  }
+  if (saved[4].defined()) {
+    result[1] = call_op<BagWeightsBackward>(
+        {grads[0], saved[0], saved[1], saved[4], args.options, args.local});
+  }
+  return result;
+}
+
+void register_bag_op(OpRegistry& ops) {
+  define_op<Bag>(ops);
+  define_op<BagBackward>(ops);
+  define_op<BagWeightsBackward>(ops);
+}
+
+}  // namespace tessera::detail

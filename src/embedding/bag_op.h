@@ -1,0 +1,106 @@
+// tessera::bag: pooled rows of a part of a table, with its gradients. On plain
+// tensors, which say what part they are, and on distributed ones, whose layout
+// says it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <tuple>
+
+#include "dispatch/own_op.h"
+#include "dispatch/tensor.h"
+#include "kernels/bag/bag.h"
+
+namespace tessera::detail {
+
+struct BagArgs {
+  BagMode mode = BagMode::kSum;
+  bool include_last_offset = false;
+  int64_t padding_idx = -1;  // a row that counts as absent; -1 for none
+  // Where a distributed tensor's indices are cut, the cuts are between bags.
+  bool whole_bags = false;
+  bool sparse = false;  // the gradient holds only the touched rows
+  static constexpr auto kMembers = std::tuple{
+      &BagArgs::mode,
+      &BagArgs::include_last_offset,
+      &BagArgs::padding_idx,
+      &BagArgs::whole_bags,
+      &BagArgs::sparse};
+};
+
+// How many bags these offsets begin.
+inline int64_t all_bags(const at::Tensor& offsets, bool include_last_offset) {
+  return offsets.size(0) - (include_last_offset ? 1 : 0);
+}
+
+// What part of the table and of the bags a tensor holds.
+struct BagLocal {
+  int64_t first_row = 0;
+  std::optional<int64_t> table_rows = std::nullopt;
+  int64_t first_bag = 0;
+  std::optional<int64_t> bag_count = std::nullopt;
+  int64_t first_index = 0;
+  static constexpr auto kMembers = std::tuple{
+      &BagLocal::first_row,
+      &BagLocal::table_rows,
+      &BagLocal::first_bag,
+      &BagLocal::bag_count,
+      &BagLocal::first_index};
+};
+
+// What of them lives at `position`, where `table` and `batch` are the layouts
+// of the table and the indices.
+BagLocal bags_at(
+    const Spec& table, const Spec& batch, int64_t bags, int64_t position);
+
+// The bags of a part, as its indices see them.
+BagInput local_bags(
+    const at::Tensor& indices,
+    const at::Tensor& offsets,
+    const std::optional<at::Tensor>& per_sample_weights,
+    const BagArgs& args,
+    const BagLocal& local);
+
+// The rows of each bag, pooled: [bags, d], and the argmax of maxima (BagMax's;
+// empty for other modes). Differentiable by `weight` and `per_sample_weights`.
+struct Bag {
+  static constexpr const char* kSchema =
+      "bag(Tensor weight, Tensor indices, Tensor offsets, "
+      "Tensor? per_sample_weights=None, int mode=0, "
+      "bool include_last_offset=False, int padding_idx=-1, "
+      "bool whole_bags=False, bool sparse=False, *, int first_row=0, "
+      "int? table_rows=None, int first_bag=0, int? bag_count=None, "
+      "int first_index=0) -> (Tensor, Tensor)";
+  using Result = std::tuple<at::Tensor, at::Tensor>;
+  struct Args {
+    at::Tensor weight;
+    at::Tensor indices;
+    at::Tensor offsets;
+    std::optional<at::Tensor> per_sample_weights;
+    BagArgs options;
+    BagLocal local;
+    static constexpr auto kMembers = std::tuple{
+        &Args::weight,
+        &Args::indices,
+        &Args::offsets,
+        &Args::per_sample_weights,
+        &Args::options,
+        &Args::local};
+  };
+  static Result on_data(const Args& args);
+  static Result on_meta(const Args& args);
+  // Below autograd: maxima over a row-wise sharded table are merged (bag_max.h)
+  // before any rule is asked.
+  static Result run(const Args& args);
+  static OpInputs inputs(const Args& args);
+  static void save(SavedContext* ctx, const Args& args, const Result& result);
+  static Gradients backward(SavedContext* ctx, const Gradients& grads);
+};
+
+// The pooled rows of plain tensors, with `empty` where a part has no entry of a
+// bag.
+BagMax plain_bag(const Bag::Args& args, BagEmpty empty);
+
+}  // namespace tessera::detail

@@ -1,0 +1,127 @@
+// aten::gather on distributed tensors, by tessera::gather_part: gather from a
+// part of a dimension, with its gradient, which can be differentiated again.
+#include <ATen/ops/empty.h>
+
+#include "dispatch/op_plan.h"
+#include "embedding/embedding.h"
+#include "embedding/lookup_op.h"
+#include "kernels/gather/gather.h"
+
+namespace tessera::detail {
+
+namespace {
+
+int64_t size_along(const at::Tensor& self, int64_t dim, const HeldPart& part) {
+  return part.size.value_or(self.dim() == 0 ? 1 : self.size(dim));
+}
+
+// The gradient of `self`, which is read only for its layout and size.
+struct GatherPartBackward {
+  static constexpr const char* kSchema =
+      "gather_part_backward(Tensor grad, int dim, Tensor index, Tensor self, "
+      "*, int first=0, int? size=None) -> Tensor";
+  using Result = at::Tensor;
+  struct Args {
+    at::Tensor grad;
+    int64_t dim = 0;
+    at::Tensor index;
+    at::Tensor self;
+    HeldPart part;
+    static constexpr auto kMembers = std::tuple{
+        &Args::grad, &Args::dim, &Args::index, &Args::self, &Args::part};
+  };
+  static at::Tensor on_data(const Args& args) {
+    return gather_part_backward(
+        args.grad,
+        args.dim,
+        args.index,
+        args.self.sizes(),
+        args.part.first,
+        size_along(args.self, args.dim, args.part));
+  }
+  static at::Tensor on_meta(const Args& args) {
+    return at::empty(args.self.sizes(), args.grad.options());
+  }
+  static OpInputs inputs(const Args& args) { return {args.grad}; }
+  static void save(SavedContext* ctx, const Args& args, const at::Tensor&) {
+    ctx->save_for_backward({args.index});
+    keep(ctx, Args{{}, args.dim, {}, {}, args.part});
+  }
+  static Gradients backward(SavedContext* ctx, const Gradients& grads);
+};
+
+struct GatherPart {
+  static constexpr const char* kSchema =
+      "gather_part(Tensor self, int dim, Tensor index, *, int first=0, "
+      "int? size=None) -> Tensor";
+  using Result = at::Tensor;
+  struct Args {
+    at::Tensor self;
+    int64_t dim = 0;
+    at::Tensor index;
+    HeldPart part;
+    static constexpr auto kMembers =
+        std::tuple{&Args::self, &Args::dim, &Args::index, &Args::part};
+  };
+  static at::Tensor on_data(const Args& args) {
+    return gather_part(
+        args.self,
+        args.dim,
+        args.index,
+        args.part.first,
+        size_along(args.self, args.dim, args.part));
+  }
+  static at::Tensor on_meta(const Args& args) {
+    return at::empty(args.index.sizes(), args.self.options());
+  }
+  static OpInputs inputs(const Args& args) { return {args.self}; }
+  static void save(SavedContext* ctx, const Args& args, const at::Tensor&) {
+    ctx->save_for_backward({args.index});
+    keep(ctx, Args{args.self.detach(), args.dim, {}, args.part});
+  }
+  static Gradients backward(SavedContext* ctx, const Gradients& grads) {
+    const auto& args = kept<Args>(ctx);
+    return {call_op<GatherPartBackward>(
+        {grads[0],
+         args.dim,
+         ctx->get_saved_variables()[0],
+         args.self,
+         args.part})};
+  }
+};
+
+Gradients GatherPartBackward::backward(
+    SavedContext* ctx, const Gradients& grads) {
+  const auto& args = kept<Args>(ctx);
+  return {call_op<GatherPart>(
+      {grads[0], args.dim, ctx->get_saved_variables()[0], args.part})};
+}
+
+at::Tensor gather(
+    const at::Tensor& self,
+    int64_t dim,
+    const at::Tensor& index,
+    bool sparse_grad) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !sparse_grad,
+      "[gather] sparse gradients of distributed tensors are not supported: "
+      "call it with sparse_grad = false");
+  return call_op<GatherPart>({self, dim, index, {}});
+}
+
+std::string explain_gather(c10::ArrayRef<c10::IValue> args) {
+  return explain_op<GatherPart>(
+      {args[0].toTensor(), args[1].toInt(), args[2].toTensor(), {}});
+}
+
+}  // namespace
+
+void register_gather(OpRegistry& ops) {
+  define_op<GatherPart>(ops);
+  define_op<GatherPartBackward>(ops);
+  ops.own_kernel("gather", &gather);
+  ops.above_autograd("gather", &gather);
+  ops.explained_by("gather", &explain_gather);
+}
+
+}  // namespace tessera::detail

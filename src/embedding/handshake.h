@@ -1,0 +1,73 @@
+// What the ranks of a group tell each other before they exchange anything: how
+// much goes where, what comes with it, and whether something is wrong. It is
+// one all-to-all; what follows from it every rank finds alike.
+#pragma once
+
+#include <vector>
+
+#include "comm/collectives.h"
+#include "embedding/table_lookup.h"
+
+namespace tessera::detail {
+
+// How many rows each rank of the group asks of each local position, where
+// `counts[i]` is what position i asks of each rank. 8 bytes a pair. If a rank
+// has a local error, every rank throws it (on a mesh of several dimensions by
+// an agreement, which comes first: only the group sees the counts).
+std::vector<Parts> shake_hands(
+    MeshDim at, std::vector<Parts> counts, const LocalError& error);
+
+// What one rank tells one other of its bags. All members are sent: 8 bytes
+// each.
+struct BagRequest {
+  // Of what goes to that rank.
+  int64_t indices = 0;
+  int64_t bags = 0;
+  int64_t rows = 0;  // distinct ones
+  // Of what goes to all other ranks.
+  int64_t all_indices = 0;
+  int64_t all_bags = 0;
+  int64_t all_rows = 0;
+  // The most entries that a bag has.
+  int64_t longest = 0;
+  int64_t flags = 0;
+  int64_t fingerprint = 0;
+
+  static constexpr int64_t kLocalError = 1;        // the others learn why
+  static constexpr int64_t kPerSampleWeights = 2;  // entries have weights
+  static constexpr int64_t kGradient = 4;          // which need a gradient
+  static constexpr int64_t kPadding = 8;           // some entries are padding
+  static constexpr int64_t kRecorded = 16;  // there will be a backward pass
+};
+
+// By the coordinate of the other rank, itself included.
+using BagRequests = std::vector<BagRequest>;
+
+// The same request to each of `ranks`, with the query's fingerprint and all
+// flags but kPadding.
+BagRequests bag_requests(
+    int64_t ranks,
+    const LookupInput& input,
+    const LookupQuery& query,
+    const WantedGradients& wanted,
+    const LocalError& error);
+
+// The end of a handshake, the same on every rank of a group.
+struct Handshake {
+  std::vector<BagRequests> told;  // each local position, by each rank
+  SettledLookup settled;
+  // The sums of what all ranks ask of others, and the longest bag of all.
+  BagRequest sum;
+};
+
+// Throws the first rank's local error, or c10::ValueError where queries differ
+// or only some ranks record gradients, on every rank alike. requests[i][c] is
+// what local position i tells rank c: 72 bytes a pair. An agreement besides if
+// there is an error.
+Handshake shake_hands(
+    MeshDim at,
+    c10::ArrayRef<BagRequests> requests,
+    const LocalError& error,
+    const char* caller);
+
+}  // namespace tessera::detail

@@ -1,0 +1,88 @@
+// tessera::lookup: rows of a part of a table, with its gradient. On plain
+// tensors, which say what part they are, and on distributed ones, whose layout
+// says it. aten::embedding on distributed tensors is made of it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <tuple>
+
+#include "dispatch/own_op.h"
+
+namespace tessera::detail {
+
+// How a table is looked up.
+struct LookupArgs {
+  int64_t padding_idx = -1;  // a row that gets no gradient; -1 for none
+  bool scale_grad_by_freq = false;
+  bool sparse = false;  // the gradient holds only the touched rows
+  static constexpr auto kMembers = std::tuple{
+      &LookupArgs::padding_idx,
+      &LookupArgs::scale_grad_by_freq,
+      &LookupArgs::sparse};
+};
+
+// Which part of a table or of a dimension a plain tensor holds: from `first`
+// on, of `size` in all. Of distributed tensors the layout says it.
+struct HeldPart {
+  int64_t first = 0;
+  std::optional<int64_t> size = std::nullopt;
+  static constexpr auto kMembers =
+      std::tuple{&HeldPart::first, &HeldPart::size};
+};
+
+// out[..., :] is the row of each index; zeros for rows that are not held.
+// Throws c10::IndexError for an index outside the table.
+struct Lookup {
+  static constexpr const char* kSchema =
+      "lookup(Tensor weight, Tensor indices, int padding_idx=-1, "
+      "bool scale_grad_by_freq=False, bool sparse=False, *, "
+      "int first_row=0, int? table_rows=None) -> Tensor";
+  using Result = at::Tensor;
+  struct Args {
+    at::Tensor weight;
+    at::Tensor indices;
+    LookupArgs options;
+    HeldPart rows;
+    static constexpr auto kMembers =
+        std::tuple{&Args::weight, &Args::indices, &Args::options, &Args::rows};
+  };
+  static at::Tensor on_data(const Args& args);
+  static at::Tensor on_meta(const Args& args);
+  static OpInputs inputs(const Args& args);
+  static void save(SavedContext* ctx, const Args& args, const at::Tensor&);
+  static Gradients backward(SavedContext* ctx, const Gradients& grads);
+};
+
+// The gradient of `weight`, which is read only for its layout and size, so that
+// a row-wise sharded table gets a row-wise sharded gradient. It can be
+// differentiated again.
+struct LookupBackward {
+  static constexpr const char* kSchema =
+      "lookup_backward(Tensor grad, Tensor indices, Tensor weight, "
+      "int padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False, "
+      "*, int first_row=0, int? table_rows=None) -> Tensor";
+  using Result = at::Tensor;
+  struct Args {
+    at::Tensor grad;
+    at::Tensor indices;
+    at::Tensor weight;
+    LookupArgs options;
+    HeldPart rows;
+    static constexpr auto kMembers = std::tuple{
+        &Args::grad,
+        &Args::indices,
+        &Args::weight,
+        &Args::options,
+        &Args::rows};
+  };
+  static at::Tensor on_data(const Args& args);
+  static at::Tensor on_meta(const Args& args);
+  static OpInputs inputs(const Args& args);
+  static void save(SavedContext* ctx, const Args& args, const at::Tensor&);
+  static Gradients backward(SavedContext* ctx, const Gradients& grads);
+};
+
+}  // namespace tessera::detail

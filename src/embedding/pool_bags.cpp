@@ -1,0 +1,232 @@
+#include "embedding/pool_bags.h"
+
+#include "comm/comm_event.h"
+#include "dispatch/autograd.h"
+#include "dispatch/op_plan.h"
+#include "embedding/bag_max.h"
+#include "embedding/bag_offsets.h"
+#include "embedding/embedding.h"
+#include "embedding/handshake.h"
+#include "embedding/lookup_strategy.h"
+#include "tessera/embedding.h"
+#include "tessera/shard_math.h"
+
+namespace tessera::detail {
+
+namespace {
+
+constexpr const char* kOffsetsDiffer =
+    "[embedding_bag] the ranks were given different offsets: give every rank "
+    "the same";
+
+// The one mesh dimension that shards the indices; -1 for none or several.
+int64_t batch_dim(const Spec& batch) {
+  int64_t found = -1;
+  for (int64_t m = 0; m < batch.mesh.ndim(); ++m) {
+    if (!batch.placements[m].is_replicate() && batch.mesh.size(m) > 1) {
+      if (found >= 0 || !batch.placements[m].is_shard()) {
+        return -1;
+      }
+      found = m;
+    }
+  }
+  return found;
+}
+
+void place_weights(BagCall& call, PlacementsRef placements) {
+  if (auto& weights = call.args.per_sample_weights; weights.has_value()) {
+    weights = redistribute(*weights, placements, kBagCause);
+  }
+}
+
+at::Tensor pool_in_place(const BagCall& call) {
+  return std::get<0>(differentiable_op<Bag>(call.args));
+}
+
+// Every rank gets all indices. Where `scattered` names a mesh dimension, the
+// bags are scattered along it.
+at::Tensor gather_bags(BagCall call, std::optional<int64_t> scattered) {
+  const Placements whole(call.batch().mesh.ndim(), Replicate());
+  call.args.indices = redistribute(call.args.indices, whole, kBagCause);
+  place_weights(call, whole);
+  call.args.options.whole_bags = false;
+  const auto bags = pool_in_place(call);
+  Placements placements = distributed_meta(bags).spec->placements;
+  if (scattered.has_value() && !placements[*scattered].is_shard()) {
+    placements[*scattered] = Shard(0);
+  }
+  return redistribute(bags, placements, kBagCause);
+}
+
+// nullopt where the exchange along `m` cannot serve.
+std::optional<ExchangeLayout> bag_layout(const BagCall& call, int64_t m) {
+  const Spec& table = call.table();
+  if (m < 0 || call.args.weight.is_meta() ||
+      table.mesh.local_positions().empty()) {
+    return std::nullopt;
+  }
+  return exchange_layout(table, call.batch(), call.args.options.sparse);
+}
+
+StrategyChoice choose_strategy(const BagCall& call, int64_t m) {
+  auto layout = bag_layout(call, m);
+  if (!layout.has_value()) {
+    return StrategyChoice::only_gather();
+  }
+  const Spec& table = call.table();
+  const Spec& batch = call.batch();
+  const auto size_of = [](at::ScalarType dtype) {
+    return static_cast<int64_t>(c10::elementSize(dtype));
+  };
+  const int64_t ranks = table.mesh.size(m);
+  const auto entries =
+      lookup_size(table, batch, m, chunk(batch.sizes[0], ranks, 0).size);
+  const int64_t columns = entries.row_bytes / size_of(table.dtype);
+  const BagLookupSize size{
+      entries,
+      chunk(call.bags(), ranks, 0).size,
+      call.args.per_sample_weights.has_value() ? size_of(table.dtype) : 0,
+      call.args.options.mode == BagMode::kMax ? columns * size_of(at::kInt)
+                                              : 0};
+  return StrategyChoice::of(std::move(*layout), size);
+}
+
+// Whether bags of this layout may be exchanged, so that a handshake comes
+// first. Ranks outside the group would not learn of it.
+bool shakes_hands(const BagCall& call, int64_t m) {
+  return call.table().mesh.ndim() == 1 &&
+         EmbeddingScope::current().strategy != LookupStrategy::Gather &&
+         bag_layout(call, m).has_value();
+}
+
+LookupQuery query_of(const BagCall& call, uint64_t offsets) {
+  LookupQuery query;
+  query.mode = call.args.options.mode;
+  query.padding_idx = call.args.options.padding_idx;
+  query.strategy = EmbeddingScope::current().bag_strategy;
+  query.sparse = call.args.options.sparse;
+  query.offsets = offsets;
+  return query;
+}
+
+// Throws on every rank if plain offsets differ. Which collectives follow
+// depends on their values, so that this must come first, by the message that a
+// rank with other offsets sends first: a handshake where it may come to an
+// exchange, otherwise an agreement.
+void compare_offsets(const BagCall& call, int64_t m, uint64_t offsets) {
+  const auto& mesh = call.batch().mesh;
+  if (shakes_hands(call, m)) {
+    BagRequest request;
+    request.fingerprint = query_of(call, offsets).fingerprint();
+    const std::vector<BagRequests> requests(
+        mesh.local_positions().size(), BagRequests(mesh.size(m), request));
+    const CommCauseGuard cause(kBagCaller.cause);
+    shake_hands({mesh, m}, requests, {}, kBagCaller.name);
+    return;
+  }
+  const SameOnAllRanks same(offsets, kOffsetsDiffer);
+  run_agreed(mesh, kBagCause, [] {});
+}
+
+// What each local rank looks up. A rank whose input is wrong takes part without
+// any: the others must learn of it.
+LocalError bags_by_rank(
+    const BagCall& call,
+    const ExchangeLayout& layout,
+    std::vector<LookupInput>& by_rank) {
+  const auto& args = call.args;
+  const auto& tables = current_shards(args.weight);
+  const auto& indices = current_shards(args.indices);
+  const auto& offsets = current_shards(args.offsets);
+  const auto& positions = call.table().mesh.local_positions();
+  std::vector<at::Tensor> weights;
+  if (args.per_sample_weights.has_value()) {
+    weights = to_shards(*args.per_sample_weights, layout.weights_gradient);
+  }
+  LocalError error;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    auto mine = no_input(tables[i].device());
+    if (error.text.empty()) {
+      error = local_error_of([&] {
+        const auto bags = local_bags(
+            indices[i],
+            offsets[i],
+            weights.empty() ? std::nullopt : std::optional(weights[i]),
+            args.options,
+            bags_at(call.table(), call.batch(), call.bags(), positions[i]));
+        auto bounds = checked_bag_bounds(
+            tables[i], call.table().sizes[0], bags, args.options.mode);
+        mine = {
+            bags.indices.contiguous(),
+            std::move(bounds),
+            bags.per_sample_weights.value_or(at::Tensor())};
+      });
+    }
+    by_rank.push_back(std::move(mine));
+  }
+  return error;
+}
+
+at::Tensor exchange_bags(
+    BagCall call, const ExchangeLayout& layout, uint64_t offsets) {
+  place_weights(call, call.batch().placements);
+  check_current(call.args.indices);
+  std::vector<LookupInput> by_rank;
+  const auto error = bags_by_rank(call, layout, by_rank);
+  const auto& weight = call.args.weight;
+  const auto pooled = look_up(
+      weight,
+      layout.mesh_dim,
+      std::move(by_rank),
+      query_of(call, offsets),
+      error);
+  const Sizes sizes{call.bags(), weight.size(1)};
+  return from_shards(
+      Spec::make(call.batch().mesh, layout.output, sizes, weight.scalar_type()),
+      pooled,
+      /*shared=*/false);
+}
+
+}  // namespace
+
+at::Tensor pool_bags(BagCall call) {
+  const int64_t m = batch_dim(call.batch());
+  const bool whole_bags = m >= 0 && cut_between_bags(call, m);
+  call.args.options.whole_bags = whole_bags;
+  const uint64_t offsets = offsets_to_compare(call);
+  if (whole_bags && call.table().placements[m].is_replicate()) {
+    place_weights(call, call.batch().placements);
+    // The ranks agree on how it went: that no index is bad, and on this.
+    std::optional<SameOnAllRanks> same;
+    if (offsets != 0) {
+      same.emplace(offsets, kOffsetsDiffer);
+    }
+    return pool_in_place(call);
+  }
+  const auto exchange =
+      whole_bags ? choose_strategy(call, m).exchange() : std::nullopt;
+  if (offsets != 0 && !(exchange.has_value() && shakes_hands(call, m))) {
+    compare_offsets(call, m, offsets);
+  }
+  if (exchange.has_value()) {
+    return exchange_bags(std::move(call), *exchange, offsets);
+  }
+  return gather_bags(
+      std::move(call), whole_bags ? std::optional(m) : std::nullopt);
+}
+
+std::string explain_bags(BagCall call) {
+  constexpr const char* kOp = "aten._embedding_bag.default";
+  const int64_t m = batch_dim(call.batch());
+  call.args.options.whole_bags = m >= 0 && cut_between_bags(call, m);
+  if (call.args.options.whole_bags && call.table().placements[m].is_shard(0)) {
+    return choose_strategy(call, m).explain(kOp, call.table(), call.batch());
+  }
+  if (shards_rows_of_max(call.args)) {
+    return std::string(kOp) + " on " + call.table().mesh.str() +
+           "\n  maxima of each rank's rows, merged by two all_reduces\n";
+  }
+  return explain_op<Bag>(call.args);
+}
+
+}  // namespace tessera::detail

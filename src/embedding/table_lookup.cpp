@@ -1,0 +1,233 @@
+#include "embedding/table_lookup.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "comm/comm_event.h"
+#include "core/hash.h"
+#include "dispatch/grad_layout.h"
+#include "dispatch/own_op.h"
+#include "dispatch/run_by_rule.h"
+#include "embedding/column_lookup.h"
+#include "embedding/renorm.h"
+#include "embedding/row_wise_lookup.h"
+#include "tessera/language.h"
+#include "tessera/shard_math.h"
+
+namespace tessera::detail {
+
+const LookupCaller kEmbeddingCaller{
+    "embedding",
+    "aten::embedding",
+    "aten::embedding_backward",
+    "hold an EmbeddingScope with LookupStrategy::Gather"};
+const LookupCaller kShardedEmbeddingCaller{
+    "embedding",
+    "tessera::embedding_bag",
+    "tessera::embedding_bag_backward",
+    "leave create_graph out"};
+const LookupCaller kBagCaller{
+    "embedding_bag",
+    "tessera::embedding_bag",
+    "tessera::embedding_bag_backward",
+    "leave create_graph out"};
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+class LookupNode : public torch::autograd::Function<LookupNode> {
+ public:
+  static variable_list forward(
+      AutogradContext* ctx,
+      const at::Tensor& weight,
+      at::TensorList /*per_sample_weights*/,
+      c10::intrusive_ptr<TableLookup> lookup) {
+    auto results = lookup->forward(weight);
+    // The gradients of per_sample_weights read the table again: it must not
+    // have changed.
+    if (lookup->weights_need_grad()) {
+      ctx->save_for_backward({weight});
+    }
+    // A step takes the table as it is by then: another lookup of the same pass
+    // may have moved it.
+    if (lookup->query().step.has_value()) {
+      ctx->saved_data["table"] = weight;
+    }
+    ctx->saved_data["lookup"] = c10::IValue::make_capsule(std::move(lookup));
+    return results;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto& lookup =
+        *static_cast<TableLookup*>(ctx->saved_data["lookup"].toCapsule().get());
+    const LookupQuery& query = lookup.query();
+    Shards local;
+    for (const auto& grad : grads) {
+      TORCH_CHECK_NOT_IMPLEMENTED(
+          !records(grad),
+          "[",
+          query.caller->name,
+          "] the backward of an exchange cannot be differentiated again: ",
+          spell(query.caller->instead));
+      local.push_back(grad.contiguous());
+    }
+    const CommCauseGuard cause(query.caller->backward_cause);
+    const bool table_needs_grad = ctx->needs_input_grad(0);
+    const auto saved = ctx->get_saved_variables();
+    at::Tensor table = saved.empty() ? at::Tensor() : saved[0];
+    const bool steps = query.step.has_value() && table_needs_grad;
+    if (query.step.has_value()) {
+      table = ctx->saved_data["table"].toTensor();
+    }
+    if (steps) {
+      begin_write(table, query.caller->name);
+    }
+    auto result = lookup.backward(local, table, table_needs_grad);
+    if (steps) {
+      table.unsafeGetTensorImpl()->bump_version();
+    }
+    variable_list all;
+    all.push_back(
+        result.table.empty()
+            ? at::Tensor()
+            : make_distributed(lookup.gradient(), std::move(result.table)));
+    for (size_t i = 0; i < local.size(); ++i) {
+      if (lookup.has_weights(i)) {
+        all.push_back(std::move(result.per_sample_weights[i]));
+      }
+    }
+    all.emplace_back();
+    return all;
+  }
+};
+
+}  // namespace
+
+int64_t LookupQuery::fingerprint() const {
+  uint64_t hash = hash_combine(0, static_cast<uint64_t>(mode));
+  const auto add = [&](uint64_t value) { hash = hash_combine(hash, value); };
+  add(static_cast<uint64_t>(padding_idx));
+  add(static_cast<uint64_t>(pools));
+  add(static_cast<uint64_t>(max_norm.has_value()));
+  add(std::bit_cast<uint64_t>(max_norm.value_or(0)));
+  add(std::bit_cast<uint64_t>(norm_type));
+  add(static_cast<uint64_t>(sparse));
+  add(static_cast<uint64_t>(step.has_value()));
+  add(std::bit_cast<uint64_t>(step.value_or(0)));
+  add(offsets);
+  add(static_cast<uint64_t>(strategy));
+  return static_cast<int64_t>(hash);
+}
+
+LookupInput no_input(at::Device device) {
+  const auto options = at::TensorOptions(at::kLong).device(device);
+  return {at::empty({0}, options), at::zeros({1}, options), at::Tensor()};
+}
+
+at::ScalarType TableLookup::sum_dtype() const {
+  return accumulate_dtype(table().dtype);
+}
+
+Range TableLookup::held_rows(size_t local) const {
+  const auto& mesh = table().mesh;
+  return local_range(
+      rows(), 0, mesh, table().placements, mesh.local_positions()[local]);
+}
+
+std::optional<at::Tensor> TableLookup::weights_of(size_t local) const {
+  if (!settled_.per_sample_weights) {
+    return std::nullopt;
+  }
+  const auto& [indices, bounds, weights] = input(local);
+  return weights.defined()
+             ? weights
+             : at::ones(
+                   indices.sizes(), indices.options().dtype(table().dtype));
+}
+
+void TableLookup::take_gradient(
+    size_t local,
+    const BagGradient& bags,
+    const at::Tensor& weight,
+    Gradients& result) const {
+  if (query().step.has_value()) {
+    embedding_bag_step_(current_shards(weight)[local], bags, *query().step);
+    return;
+  }
+  const auto backward = query().sparse ? embedding_bag_sparse_backward
+                                       : embedding_bag_dense_backward;
+  result.table.push_back(
+      backward(bags, held_rows(local).size).to(table().dtype));
+}
+
+std::vector<at::Tensor> TableLookup::forward(const at::Tensor& weight) {
+  if (query().max_norm.has_value() && !request_.inputs.empty()) {
+    Shards all;
+    for (size_t i = 0; i < request_.inputs.size(); ++i) {
+      all.push_back(looked_up(i));
+      // Ranks keep their padding to themselves; one device would scale its row.
+      if (settled_.padding) {
+        all[i] = at::cat(
+            {all[i], at::full({1}, query().left_out(), all[i].options())});
+      }
+    }
+    renorm_looked_up_(weight, all, query());
+  }
+  return look_up(current_shards(weight));
+}
+
+std::vector<at::Tensor> run_lookup(
+    const at::Tensor& weight,
+    at::TensorList per_sample_weights,
+    c10::intrusive_ptr<TableLookup> lookup) {
+  check_current(weight);
+  keep_grad_layouts(weight);
+  keep_grad_layouts(per_sample_weights);
+  return LookupNode::apply(weight, per_sample_weights, std::move(lookup));
+}
+
+std::vector<at::Tensor> look_up(
+    const at::Tensor& weight,
+    int64_t mesh_dim,
+    std::vector<LookupInput> inputs,
+    const LookupQuery& query,
+    const LocalError& error) {
+  const CommCauseGuard cause(query.caller->cause);
+  const SpecPtr& table = distributed_meta(weight).spec;
+  const Placement& sharding = table->placements[mesh_dim];
+  TORCH_INTERNAL_ASSERT(
+      table->dim() == 2 &&
+      inputs.size() == table->mesh.local_positions().size() &&
+      (sharding.is_shard(0) ||
+       (sharding.is_shard(1) && table->mesh.ndim() == 1)));
+  std::vector<at::Tensor> weights;
+  for (auto& input : inputs) {
+    if (input.per_sample_weights.defined()) {
+      weights.push_back(input.per_sample_weights);
+      input.per_sample_weights = input.per_sample_weights.detach().contiguous();
+    }
+  }
+  const bool by_weights =
+      std::any_of(weights.begin(), weights.end(), [](const auto& tensor) {
+        return records(tensor);
+      });
+  const WantedGradients wanted{by_weights || records(weight), by_weights};
+  LookupRequest request{table, mesh_dim, std::move(inputs), query, table};
+  // A table on one rank has all columns of all rows, however it is sharded.
+  const auto make = sharding.is_shard(0) && table->mesh.size() > 1
+                        ? make_row_wise_lookup
+                        : make_column_lookup;
+  auto lookup = make(std::move(request), wanted, error);
+  return run_lookup(weight, weights, std::move(lookup));
+}
+
+}  // namespace tessera::detail
