@@ -49,7 +49,7 @@ int64_t next_step(
   if (participants.leads()) {
     if (than < 0) {
       // What an interrupted save has moved away is put back, if it may be.
-      any_problem_of([&] {
+      any_local_error_of([&] {
         const SaveLock lock(root);
         recover(root);
       });

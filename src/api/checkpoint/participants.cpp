@@ -12,9 +12,9 @@
 
 namespace tessera::detail {
 
-Problem any_problem_of(c10::function_ref<void()> body) {
+LocalError any_local_error_of(c10::function_ref<void()> body) {
   try {
-    return problem_of(body);
+    return local_error_of(body);
   } catch (const std::exception& error) {
     return {cause_of(error), ErrorKind::Error};
   }
@@ -47,7 +47,7 @@ Participants Participants::of_world(Kind kind) {
 
 void Participants::together(
     const char* cause, bool mine, c10::function_ref<void()> body) const {
-  const auto problem = mine ? any_problem_of(body) : Problem{};
+  const auto problem = mine ? any_local_error_of(body) : LocalError{};
   const CommCauseGuard guard(cause);
   if (mesh_) {
     collectives(*mesh_).agree(*mesh_, problem.text, problem.kind);

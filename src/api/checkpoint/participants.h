@@ -51,6 +51,6 @@ class Participants {
 };
 
 // What `body` throws, std::bad_alloc and the like included.
-Problem any_problem_of(c10::function_ref<void()> body);
+LocalError any_local_error_of(c10::function_ref<void()> body);
 
 }  // namespace tessera::detail

@@ -122,7 +122,7 @@ std::string SaveJob::run() {
   } catch (...) {
     if (lock) {
       // What is there already stays; this is a courtesy that may fail.
-      any_problem_of([&] {
+      any_local_error_of([&] {
         remove_tree(unfinished_path(root_, options_.step, plan_.id));
       });
     }
