@@ -116,7 +116,7 @@ class GatheredCall {
     if (count_ == 0) {
       results.infer(args_, call_);
     }
-    SharedDraw draw(op_, args_);
+    SharedDraw draw(op_, args_, mesh_);
     torch::jit::Stack local;
     std::vector<at::Tensor> tensors(call_.tensors.size());
     for (size_t k = 0; k < count_; ++k) {

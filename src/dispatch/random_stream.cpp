@@ -4,9 +4,13 @@
 
 #include <mutex>
 
+#include "comm/drawn.h"
+
 namespace tessera::detail {
 
-RandomStream next_stream(
+namespace {
+
+RandomStream draw_stream(
     const std::optional<at::Generator>& given, c10::Device device) {
   const bool own = given.has_value() && given->defined();
   TORCH_CHECK(
@@ -29,8 +33,28 @@ RandomStream next_stream(
   return {generator.current_seed(), offset};
 }
 
-uint64_t next_random_seed() {
-  return random_bits(next_stream(std::nullopt, c10::Device(c10::kCPU)), 0);
+}  // namespace
+
+RandomStream next_stream(
+    const std::optional<at::Generator>& generator,
+    c10::Device device,
+    const DeviceMesh& mesh,
+    PlacementsRef placements) {
+  const auto stream = draw_stream(generator, device);
+  if (!mesh.simulated() && !mesh.local_positions().empty()) {
+    for (int64_t m = 0; m < mesh.ndim(); ++m) {
+      if (!placements[m].is_shard()) {
+        note_drawn({mesh, m}, random_bits(stream, 0));
+      }
+    }
+  }
+  return stream;
+}
+
+uint64_t next_random_seed(const DeviceMesh& mesh) {
+  const Placements replicated(mesh.ndim(), Replicate());
+  return random_bits(
+      next_stream(std::nullopt, c10::Device(c10::kCPU), mesh, replicated), 0);
 }
 
 }  // namespace tessera::detail

@@ -53,7 +53,8 @@ std::optional<c10::Device> device_of_call(const torch::jit::Stack& local) {
 
 }  // namespace
 
-SharedDraw::SharedDraw(const OpInfo& op, c10::ArrayRef<c10::IValue> args)
+SharedDraw::SharedDraw(
+    const OpInfo& op, c10::ArrayRef<c10::IValue> args, const DeviceMesh& mesh)
     : op_(op), draws_(op.handle.hasTag(at::Tag::nondeterministic_seeded)) {
   const auto& arguments = op.handle.schema().arguments();
   for (size_t i = 0; i < args.size(); ++i) {
@@ -70,7 +71,7 @@ SharedDraw::SharedDraw(const OpInfo& op, c10::ArrayRef<c10::IValue> args)
     generator_argument_ = static_cast<int64_t>(i);
   }
   if (draws_) {
-    seed_ = next_random_seed();
+    seed_ = next_random_seed(mesh);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/core/stack.h>
 
 #include "dispatch/op_info.h"
+#include "tessera/mesh.h"
 
 namespace tessera::detail {
 
@@ -12,9 +13,12 @@ namespace tessera::detail {
 // that they share, not from the process's generator.
 class SharedDraw {
  public:
-  // Takes a seed if the op draws. Throws c10::NotImplementedError if the
-  // arguments hold a generator.
-  SharedDraw(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
+  // Takes a seed, which the ranks of `mesh` share, if the op draws. Throws
+  // c10::NotImplementedError if the arguments hold a generator.
+  SharedDraw(
+      const OpInfo& op,
+      c10::ArrayRef<c10::IValue> args,
+      const DeviceMesh& mesh);
 
   // Runs one local call, whose arguments are on the stack. Every call draws the
   // same numbers.

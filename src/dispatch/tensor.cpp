@@ -6,7 +6,6 @@
 #include <c10/core/GradMode.h>
 
 #include <compare>
-#include <cstring>
 
 #include "tessera/shard_math.h"
 
@@ -167,18 +166,22 @@ c10::intrusive_ptr<c10::TensorImpl> alias_impl(
       version, /*allow_tensor_metadata_change=*/true);
 }
 
-// Whether an alias of the shard is still like it.
+// Whether an alias of the shard is still like it. Every to_local() asks.
 bool is_like(c10::TensorImpl& alias, c10::TensorImpl& shard) {
-  const size_t bytes = shard.dim() * sizeof(int64_t);
-  const auto same = [&](c10::IntArrayRef a, c10::IntArrayRef b) {
-    return std::memcmp(a.data(), b.data(), bytes) == 0;
-  };
-  return alias.dim() == shard.dim() && same(alias.sizes(), shard.sizes()) &&
-         same(alias.strides(), shard.strides()) &&
-         alias.storage_offset() == shard.storage_offset() &&
-         alias.unsafe_storage().is_alias_of(shard.unsafe_storage()) &&
-         alias.key_set() == shard.key_set() && alias.dtype() == shard.dtype() &&
-         alias.autograd_meta() == nullptr;
+  const auto sizes = shard.sizes();
+  const auto strides = shard.strides();
+  const auto alias_sizes = alias.sizes();
+  const auto alias_strides = alias.strides();
+  bool same =
+      alias.autograd_meta() == nullptr && alias_sizes.size() == sizes.size() &&
+      alias.key_set() == shard.key_set() && alias.dtype() == shard.dtype() &&
+      alias.storage_offset() == shard.storage_offset() &&
+      alias.unsafe_storage().unsafeGetStorageImpl() ==
+          shard.unsafe_storage().unsafeGetStorageImpl();
+  for (size_t d = 0; same && d < sizes.size(); ++d) {
+    same = alias_sizes[d] == sizes[d] && alias_strides[d] == strides[d];
+  }
+  return same;
 }
 
 }  // namespace
@@ -190,12 +193,13 @@ at::Tensor shard_alias(const at::Tensor& shard, const at::Tensor& distributed) {
 at::Tensor handed_out_shard(const at::Tensor& distributed) {
   const auto& meta = distributed_meta(distributed);
   const auto& shard = current_shards(distributed)[0];
-  if (shard.layout() != at::kStrided) {
-    return shard_alias(shard, distributed);
-  }
+  // Strided, if there is one.
   auto* known = meta.handed_out_.load(std::memory_order_acquire);
   if (known != nullptr && is_like(*known, *shard.unsafeGetTensorImpl())) {
     return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(known));
+  }
+  if (shard.layout() != at::kStrided) {
+    return shard_alias(shard, distributed);
   }
   auto alias = alias_impl(shard, distributed);
   // One that was changed stays with whoever changed it, and none takes its

@@ -14,6 +14,7 @@ void register_ops(OpRegistry& ops) {
   register_random_composed(ops);
   register_random_fills(ops);
   register_sparse(ops);
+  register_sparse_arithmetic(ops);
   register_sum_gradients(ops);
   register_views(ops);
   register_weight_norm(ops);

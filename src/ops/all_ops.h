@@ -17,6 +17,7 @@ void register_norms(OpRegistry& ops);
 void register_random_composed(OpRegistry& ops);
 void register_random_fills(OpRegistry& ops);
 void register_sparse(OpRegistry& ops);
+void register_sparse_arithmetic(OpRegistry& ops);
 void register_sum_gradients(OpRegistry& ops);
 void register_views(OpRegistry& ops);
 void register_weight_norm(OpRegistry& ops);

@@ -13,8 +13,32 @@
 namespace tessera::detail {
 namespace {
 
+// A step would read of a plain tensor the elements of another shard. Step
+// counts are numbers, which every rank takes as they are.
+void check_alike(
+    const at::Tensor& tensor,
+    const at::Tensor& parameter,
+    const std::string& argument,
+    const char* op) {
+  const bool distributed = is_dtensor(parameter);
+  TORCH_CHECK(
+      !tensor.defined() || is_dtensor(tensor) == distributed ||
+          (distributed && tensor.dim() == 0),
+      "[",
+      op,
+      "] argument '",
+      argument,
+      "' holds a ",
+      distributed ? "plain" : "distributed",
+      " tensor of shape ",
+      tensor.sizes(),
+      " for a parameter that is ",
+      distributed ? "distributed: convert it with distribute_tensor"
+                  : "plain: convert it with full_tensor");
+}
+
 // The shards of one list's element, in the layout of the parameter. Empty for a
-// plain tensor (a step count), which every rank takes as it is.
+// plain one.
 Shards shards_like(
     const at::Tensor& tensor,
     const at::Tensor& parameter,
@@ -62,7 +86,7 @@ StepArgument argument_of(
     const c10::IValue& value,
     size_t index,
     const at::Tensor& parameter,
-    bool keeps_writes,
+    const c10::Argument& argument,
     const char* op) {
   if (value.isTensor()) {
     // A learning rate or a scale: a number, the same on every rank.
@@ -79,8 +103,13 @@ StepArgument argument_of(
     return {value, {}};
   }
   const at::Tensor element = value.toTensorVector().at(index);
+  check_alike(element, parameter, argument.name(), op);
   StepArgument result{c10::IValue(std::vector{element}), {}};
   if (is_dtensor(parameter)) {
+    // A gradient is written only to unscale it, for nobody to read.
+    const auto* alias = argument.alias_info();
+    const bool keeps_writes =
+        alias != nullptr && alias->isWrite() && argument.name() != "grads";
     result.shards = shards_like(element, parameter, keeps_writes, op);
   }
   return result;
@@ -103,13 +132,8 @@ void fused_step(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
     std::vector<StepArgument> step;
     for (size_t a = 0; a < count; ++a) {
-      // A gradient is written only to unscale it, for nobody to read.
-      const auto& argument = schema.arguments()[a];
-      const auto* alias = argument.alias_info();
-      const bool keeps_writes =
-          alias != nullptr && alias->isWrite() && argument.name() != "grads";
-      step.push_back(
-          argument_of(args[a], i, parameter, keeps_writes, name.c_str()));
+      step.push_back(argument_of(
+          args[a], i, parameter, schema.arguments()[a], name.c_str()));
     }
     const size_t here =
         distributed ? distributed_meta(parameter).shard_count() : 1;

@@ -55,8 +55,9 @@ void fill(
   if (self.numel() == 0 || self.is_meta()) {
     return;
   }
-  const RandomStream stream = next_stream(generator, self.device());
   const auto& meta = distributed_meta(self);
+  const RandomStream stream = next_stream(
+      generator, self.device(), meta.spec->mesh, meta.spec->placements);
   const auto& shards = current_shards(self);
   for (size_t i = 0; i < shards.size(); ++i) {
     const at::Tensor& shard = shards[i];

@@ -59,6 +59,14 @@ const std::vector<Indexed>& ops() {
          return std::get<0>(
              torch::embedding_bag(x, i.reshape({15}), offsets.slice(0, 0, 1)));
        }},
+      // Offsets of another type: both are brought to one.
+      {"embedding_bag, mixed",
+       two,
+       [](T x, T i, T) {
+         const auto offsets = torch::tensor({0, 2, 2, 9}, torch::kLong);
+         return std::get<0>(torch::embedding_bag(
+             x, i.reshape({15}), offsets, false, /*mode=*/0));
+       }},
       {"nll_loss", one, [](T x, T i, T) { return at::nll_loss(x, i); }},
   };
   return all;
@@ -115,11 +123,9 @@ void compare(const char* what, const Result& actual, const Result& expected) {
 }
 
 // index_put of one number by a mask of bytes is refused on one device, where
-// index_put of several, and index, take one. Bags by bools are converted there
-// to the dtype of the offsets.
+// index_put of several, and index, take one.
 bool is_odd(const std::string& op, at::ScalarType dtype) {
-  return (op == "index_put" && dtype == at::kByte) ||
-         (op == "embedding_bag" && dtype == at::kBool);
+  return op == "index_put" && dtype == at::kByte;
 }
 
 TEST(IndexDtypes, AreThoseOfOneDevice) {

@@ -39,6 +39,7 @@ Exchange::Exchange(Group& group, const Call& call)
   tag_.collective = call.collective;
   tag_.reduction = call.reduction;
   tag_.cause = hash_cause(current_comm_cause());
+  tag_.drawn = group.drawn();
   due_.resize(group.size());
   for (int64_t c = 0; c < group.size(); ++c) {
     if (c != group.coordinate()) due_[c] = group.transport(c).received(c);

@@ -28,7 +28,9 @@ std::string describe_group(
 }
 
 Group::Group(const GroupRequest& request, const Call& call)
-    : ranks_(request.ranks), coordinate_(request.coordinate) {
+    : ranks_(request.ranks),
+      coordinate_(request.coordinate),
+      drawn_(request.drawn) {
   const auto begin = Clock::now();
   const auto waited = [&] {
     return std::chrono::duration_cast<std::chrono::milliseconds>(

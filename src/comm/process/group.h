@@ -3,6 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -39,6 +40,8 @@ struct GroupRequest {
   Host host;
   std::string towards;
   std::chrono::milliseconds timeout;
+  // A hash of what this rank has drawn for the group; outlives it.
+  const std::atomic<uint32_t>* drawn = nullptr;
 };
 
 class Group {
@@ -66,6 +69,8 @@ class Group {
   // The one that reaches a peer.
   Transport& transport(int64_t peer) const { return *route_[peer]; }
   uint32_t next_sequence() { return ++sequence_; }
+  // A hash of the random numbers that the ranks of the group share.
+  uint32_t drawn() const { return drawn_ == nullptr ? 0 : drawn_->load(); }
   // Why nothing more can be sent or received; empty: nothing is wrong.
   const std::string& error() const { return error_; }
   // After an error what is on its way can no longer be told from what follows:
@@ -78,6 +83,7 @@ class Group {
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<Transport*> route_;  // by coordinate
   uint32_t sequence_ = 0;
+  const std::atomic<uint32_t>* drawn_;
   std::string error_;
   std::mutex mutex_;
 };

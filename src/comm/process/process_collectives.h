@@ -43,6 +43,9 @@ class ProcessCollectives final : public Collectives {
   // Waits until every rank of the world has come here.
   void barrier();
 
+  // See comm/drawn.h.
+  void note_drawn(MeshDim at, uint64_t bits);
+
   // A c10d backend for this rank's group, connected at its first use by the
   // ranks of the group. Requires: this rank is in the mesh.
   c10::intrusive_ptr<c10d::Backend> backend(MeshDim at);
@@ -96,6 +99,7 @@ class ProcessCollectives final : public Collectives {
     // For shards on a GPU: not decided yet, or null, or over NCCL.
     std::optional<std::unique_ptr<DeviceGroup>> device;
     c10::intrusive_ptr<c10d::Backend> backend;
+    std::atomic<uint32_t> drawn = 0;
   };
 
   // This rank's group along a mesh dimension.

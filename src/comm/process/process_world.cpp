@@ -8,12 +8,14 @@
 #include <utility>
 
 #include "comm/blocking_scope.h"
+#include "comm/drawn.h"
 #include "comm/errors.h"
 #include "comm/fork.h"
 #include "comm/process/bounded.h"
 #include "comm/process/gloo.h"
 #include "comm/process/process_collectives.h"
 #include "comm/process/rendezvous.h"
+#include "core/hash.h"
 #include "tessera/process_group.h"
 
 namespace tessera::detail {
@@ -129,8 +131,9 @@ Group& ProcessCollectives::group(const Key& key, const Call& call) {
   Entry& entry = this->entry(key);
   const std::lock_guard lock(entry.mutex);
   if (!entry.group) {
-    entry.group =
-        std::make_unique<Group>(request("group", key, call.timeout), call);
+    auto made = request("group", key, call.timeout);
+    made.drawn = &entry.drawn;
+    entry.group = std::make_unique<Group>(made, call);
   }
   return *entry.group;
 }
@@ -148,6 +151,12 @@ DeviceGroup* ProcessCollectives::device_group(
         request("nccl", key, call.timeout), call, shard.device());
   }
   return entry.device->get();
+}
+
+void ProcessCollectives::note_drawn(MeshDim at, uint64_t bits) {
+  auto& drawn = entry(key_of(at)).drawn;
+  const uint64_t hash = hash_combine(drawn.load(), bits);
+  drawn = static_cast<uint32_t>(hash ^ (hash >> 32));
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessCollectives::backend(MeshDim at) {
@@ -182,6 +191,14 @@ c10::intrusive_ptr<c10d::Backend> ProcessCollectives::backend(MeshDim at) {
     }
   }
   return entry.backend;
+}
+
+void note_drawn(MeshDim at, uint64_t bits) {
+  if (at.mesh.size(at.dim) == 1 || at.mesh.simulated()) return;
+  if (auto* processes =
+          dynamic_cast<ProcessCollectives*>(&collectives(at.mesh))) {
+    processes->note_drawn(at, bits);
+  }
 }
 
 }  // namespace tessera::detail

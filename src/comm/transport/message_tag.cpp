@@ -51,19 +51,27 @@ const char* name(CollectiveKind collective) {
   return "an unknown collective";
 }
 
-uint64_t hash_cause(std::string_view op) {
+uint32_t hash_cause(std::string_view op) {
   uint64_t hash = op.size();
   for (size_t at = 0; at < op.size(); at += sizeof(uint64_t)) {
     uint64_t word = 0;
     std::memcpy(&word, op.data() + at, std::min(sizeof(word), op.size() - at));
     hash = hash_combine(hash, word);
   }
-  return hash;
+  return static_cast<uint32_t>(hash ^ (hash >> 32));
 }
 
 std::string describe_mismatch(const MessageTag& sent, const MessageTag& due) {
-  std::string text = c10::str(describe(sent), " instead of ", describe(due));
   MessageTag alike = sent;
+  alike.drawn = due.drawn;
+  if (alike == due) {
+    return describe(due) +
+           " after other random numbers were drawn for a tensor of which both "
+           "ranks hold the same part: seed every rank alike where such tensors "
+           "are filled, and give what differs from rank to rank a generator of "
+           "its own";
+  }
+  std::string text = c10::str(describe(sent), " instead of ", describe(due));
   alike.cause = due.cause;
   if (alike == due) text += ", for another operation";
   return text;

@@ -36,7 +36,8 @@ struct MessageTag {
   uint8_t reduction = kNoReduction;  // a ReduceOp
   c10::ScalarType dtype = c10::ScalarType::Byte;
   uint8_t unused = 0;
-  uint64_t cause = 0;  // a hash of the op on whose behalf it is sent
+  uint32_t cause = 0;  // a hash of the op on whose behalf it is sent
+  uint32_t drawn = 0;  // a hash of the random numbers that the ranks share
   int64_t bytes = 0;
 
   friend bool operator==(const MessageTag&, const MessageTag&) = default;
@@ -44,7 +45,7 @@ struct MessageTag {
 static_assert(sizeof(MessageTag) == 24);
 
 // A hash that is the same in every process.
-uint64_t hash_cause(std::string_view op);
+uint32_t hash_cause(std::string_view op);
 
 // How the tag of a message differs from the one that was expected:
 // "all_gather (call 7, Float, 16 bytes) instead of all_reduce (...)".
