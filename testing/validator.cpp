@@ -273,11 +273,17 @@ void find_wrong(
 // that do not agree would be read and written past their end.
 bool is_unchecked(const std::string& op) {
   static const std::set<std::string> ops = {
+      "aten::_adaptive_avg_pool2d_backward",
       "aten::_log_softmax_backward_data",
+      "aten::_scaled_dot_product_flash_attention_for_cpu",
+      "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
       "aten::_softmax_backward_data",
+      "aten::convolution_backward",
       "aten::embedding_dense_backward",
       "aten::glu_backward",
       "aten::log_sigmoid_backward",
+      "aten::native_group_norm",
+      "aten::native_group_norm_backward",
       "aten::native_layer_norm",
       "aten::native_layer_norm_backward",
       "aten::nll_loss_backward",

@@ -1,4 +1,5 @@
 // Every family of built-in rules.
+#include "rules/layer_families.h"
 #include "rules/rule_table.h"
 
 namespace tessera::detail {
@@ -13,6 +14,11 @@ void add_all_rules(RuleTable& table) {
   add_nn_rules(table);
   add_embedding_rules(table);
   add_bag_rules(table);
+  add_attention_rules(table);
+  add_convolution_rules(table);
+  add_group_norm_rules(table);
+  add_spatial_rules(table);
+  add_batched_rules(table);
 }
 
 }  // namespace tessera::detail

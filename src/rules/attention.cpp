@@ -1,0 +1,201 @@
+// scaled_dot_product_attention, in each of the kernels that carry it out. The
+// one that is made of other ops (math) needs no rule.
+#include <string>
+#include <utility>
+
+#include "rules/layer_families.h"
+#include "rules/rows.h"
+
+namespace tessera::detail {
+namespace {
+
+// query[n, h, l, e], key[n, g, s, e], value[n, g, s, v], mask[..., l, s]
+struct Shapes {
+  const TensorArg& query;
+  const TensorArg& key;
+  const TensorArg& value;
+  const TensorArg* mask;  // nullptr where the kernel takes none
+
+  // How the mask lies when dimension `dim` of the query is sharded: it may lack
+  // the dimension, or have size 1 there.
+  Placement mask_placement(int64_t dim) const {
+    if (mask == nullptr || !mask->defined) {
+      return R;
+    }
+    const int64_t own = dim - (query.dim() - mask->dim());
+    return own >= 0 && mask->sizes[own] != 1 ? S(own) : R;
+  }
+};
+
+// The arguments of a forward call; `mask` is the index of the mask or -1.
+Shapes forward_shapes(const OpCall& call, int mask) {
+  return {
+      call.tensor(0),
+      call.tensor(1),
+      call.tensor(2),
+      mask < 0 ? nullptr : &call.tensor(mask)};
+}
+
+Shapes backward_shapes(const OpCall& call, int mask) {
+  return {
+      call.tensor(1),
+      call.tensor(2),
+      call.tensor(3),
+      mask < 0 ? nullptr : &call.tensor(mask)};
+}
+
+// Kernels draw by themselves, each rank its own numbers.
+void check_dropout(const OpCall& call) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      call.argument("dropout_p").toDouble() == 0,
+      "[",
+      op_display_name(call.schema()),
+      "] dropout in a fused attention kernel is not supported on distributed "
+      "tensors: select the math backend (sdpa_kernel(SDPBackend.MATH)), which "
+      "draws the same numbers in every layout");
+}
+
+// Rows of the query can be apart unless the mask of a causal call would have to
+// know which rows they are.
+bool rows_apart(const OpCall& call) { return !call.boolean("is_causal"); }
+
+Needs attention_needs(const Shapes& shapes, int64_t dim) {
+  // Groups of query heads go with their key head.
+  const bool grouped = dim == 1 && shapes.query.sizes[1] != shapes.key.sizes[1];
+  return grouped ? Needs::Even : Needs::NonEmpty;
+}
+
+// The op is linear in tensor `input`, of which the first `outputs` results are
+// made; the others do not depend on it.
+void add_linear(Rows& rows, const OpCall& call, size_t input, size_t outputs) {
+  for (const ReduceOp op : kLinearReductions) {
+    Row row({}, {});
+    row.inputs.assign(call.tensor_count(), R);
+    row.outputs.assign(call.schema().returns().size(), R);
+    row.inputs[input] = P(op);
+    for (size_t o = 0; o < outputs; ++o) {
+      row.outputs[o] = P(op);
+    }
+    rows.push_back(std::move(row));
+  }
+}
+
+// (query, key, value, mask?) -> (output, logsumexp, others...)
+Rows attention_rows(const OpCall& call, int mask) {
+  check_dropout(call);
+  const auto shapes = forward_shapes(call, mask);
+  const auto add = [&](Rows& rows, int64_t dim, const Placement& keys) {
+    Row row({}, {}, attention_needs(shapes, dim));
+    row.inputs.assign(call.tensor_count(), R);
+    row.outputs.assign(call.schema().returns().size(), R);
+    row.inputs[0] = S(dim);
+    row.inputs[1] = row.inputs[2] = keys;
+    if (mask >= 0) {
+      row.inputs[mask] = shapes.mask_placement(dim);
+    }
+    row.outputs[0] = row.outputs[1] = S(dim);
+    rows.push_back(std::move(row));
+  };
+  Rows rows;
+  if (shapes.query.dim() != 4) {
+    return rows;
+  }
+  add(rows, 0, S(0));
+  add(rows, 1, S(1));
+  if (rows_apart(call)) {
+    add(rows, 2, R);
+  }
+  add_linear(rows, call, 2, 1);
+  return rows;
+}
+
+// (grad, query, key, value, [mask,] output, logsumexp, others..., [mask]) ->
+// (grad_query, grad_key, grad_value, [grad_mask])
+struct BackwardArgs {
+  int output;
+  int logsumexp;
+  int mask;  // -1 for none
+};
+
+Rows attention_backward_rows(const OpCall& call, BackwardArgs args) {
+  check_dropout(call);
+  const auto shapes = backward_shapes(call, args.mask);
+  const Placement sum = P(ReduceOp::Sum);
+  const auto add = [&](Rows& rows, int64_t dim, const Placement& keys) {
+    Row row({}, {}, attention_needs(shapes, dim));
+    row.inputs.assign(call.tensor_count(), R);
+    row.inputs[0] = row.inputs[1] = S(dim);
+    row.inputs[2] = row.inputs[3] = keys;
+    row.inputs[args.output] = row.inputs[args.logsumexp] = S(dim);
+    if (args.mask >= 0) {
+      row.inputs[args.mask] = shapes.mask_placement(dim);
+    }
+    const Placement key_grads = keys == R ? sum : keys;
+    row.outputs = {S(dim), key_grads, key_grads};
+    if (call.schema().returns().size() > 3) {
+      const auto mask = shapes.mask_placement(dim);
+      row.outputs.push_back(mask == R ? sum : mask);
+    }
+    rows.push_back(std::move(row));
+  };
+  Rows rows;
+  if (shapes.query.dim() != 4) {
+    return rows;
+  }
+  add(rows, 0, S(0));
+  add(rows, 1, S(1));
+  if (rows_apart(call)) {
+    add(rows, 2, R);
+  }
+  add_linear(rows, call, 0, call.schema().returns().size());
+  return rows;
+}
+
+std::vector<Sizes> cpu_sizes(const OpCall& call) {
+  const Sizes& query = call.tensor(0).sizes;
+  const Sizes& value = call.tensor(2).sizes;
+  return {
+      Sizes{query[0], query[1], query[2], value[3]},
+      Sizes{query[0], query[1], query[2]}};
+}
+
+std::vector<Sizes> cpu_backward_sizes(const OpCall& call) {
+  return {call.tensor(1).sizes, call.tensor(2).sizes, call.tensor(3).sizes};
+}
+
+Rule attention_rule(int mask) {
+  return Rule{
+      [mask](const OpCall& call) { return attention_rows(call, mask); }};
+}
+
+Rule attention_backward_rule(BackwardArgs args) {
+  return Rule{[args](const OpCall& call) {
+    return attention_backward_rows(call, args);
+  }};
+}
+
+}  // namespace
+
+void add_attention_rules(RuleTable& table) {
+  const std::string prefix = "aten::_scaled_dot_product_";
+  Rule cpu = attention_rule(3);
+  cpu.output_sizes = cpu_sizes;
+  table.add(prefix + "flash_attention_for_cpu", cpu);
+  Rule cpu_backward = attention_backward_rule({4, 5, 6});
+  cpu_backward.output_sizes = cpu_backward_sizes;
+  table.add(prefix + "flash_attention_for_cpu_backward", cpu_backward);
+
+  // Those of CUDA have meta kernels where torch's Python package is loaded.
+  table.add(prefix + "flash_attention", attention_rule(-1));
+  table.add(
+      prefix + "flash_attention_backward", attention_backward_rule({4, 5, -1}));
+  table.add(prefix + "efficient_attention", attention_rule(3));
+  table.add(
+      prefix + "efficient_attention_backward",
+      attention_backward_rule({5, 6, 4}));
+  table.add(prefix + "cudnn_attention", attention_rule(3));
+  table.add(
+      prefix + "cudnn_attention_backward", attention_backward_rule({4, 5, 8}));
+}
+
+}  // namespace tessera::detail

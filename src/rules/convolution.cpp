@@ -1,0 +1,168 @@
+// Convolutions of every dimension, transposed ones too.
+#include <utility>
+
+#include "rules/layer_families.h"
+#include "rules/rows.h"
+
+namespace tessera::detail {
+namespace {
+
+// input[n, c, ...], weight[o, c / g, ...] (transposed: [c, o / g, ...]),
+// bias[o] -> output[n, o, ...]
+struct Convolution {
+  explicit Convolution(const OpCall& call, size_t input)
+      : input(call.tensor(input)),
+        weight(call.tensor(input + 1)),
+        transposed(call.boolean("transposed")),
+        groups(call.integer("groups")) {}
+
+  const TensorArg& input;
+  const TensorArg& weight;
+  bool transposed;
+  int64_t groups;
+
+  // Depthwise: even shards of the channels hold whole groups.
+  bool channels_apart() const { return groups == input.sizes[1]; }
+
+  // Where the weight has the channels of the output and of the input.
+  Placement weight_out() const { return S(transposed ? 1 : 0); }
+  Placement weight_in() const { return S(transposed ? 0 : 1); }
+};
+
+Rows convolution_rows(const OpCall& call) {
+  const Convolution conv(call, 0);
+  const Placement sum = P(ReduceOp::Sum);
+  Rows rows{{{S(0), R, R}, {S(0)}}};
+  if (conv.groups == 1) {
+    rows.push_back({{R, conv.weight_out(), S(0)}, {S(1)}, Needs::NonEmpty});
+    // Each rank adds its part of the bias.
+    rows.push_back({{S(1), conv.weight_in(), sum}, {sum}, Needs::NonEmpty});
+  } else if (conv.channels_apart()) {
+    rows.push_back({{S(1), S(0), S(0)}, {S(1)}, Needs::Even});
+  }
+  for (const ReduceOp op : kLinearReductions) {
+    rows.push_back({{P(op), R, P(op)}, {P(op)}});
+    rows.push_back({{R, P(op), P(op)}, {P(op)}});
+  }
+  return rows;
+}
+
+// convolution_backward(grad, input, weight, bias_sizes?, ..., output_mask)
+//   -> grad_input, grad_weight, grad_bias
+Rows convolution_backward_rows(const OpCall& call) {
+  const Convolution conv(call, 1);
+  const Placement sum = P(ReduceOp::Sum);
+  Rows rows{{{S(0), S(0), R}, {S(0), sum, sum}}};
+  if (conv.groups == 1) {
+    const auto out = conv.weight_out();
+    const auto in = conv.weight_in();
+    rows.push_back({{S(1), R, out}, {sum, out, S(0)}, Needs::NonEmpty});
+    rows.push_back({{R, S(1), in}, {S(1), in, R}, Needs::NonEmpty});
+  } else if (conv.channels_apart()) {
+    rows.push_back({{S(1), S(1), S(0)}, {S(1), S(0), S(0)}, Needs::Even});
+  }
+  for (const ReduceOp op : kLinearReductions) {
+    rows.push_back({{P(op), R, R}, {P(op), P(op), P(op)}});
+    rows.push_back({{R, P(op), R}, {R, P(op), R}});
+    rows.push_back({{R, R, P(op)}, {P(op), R, R}});
+  }
+  return rows;
+}
+
+// A list argument that may have one element for all dimensions.
+int64_t at_dim(const Sizes& list, size_t dim) {
+  return list.size() == 1 ? list[0] : list[dim];
+}
+
+std::vector<Sizes> convolution_sizes(const OpCall& call) {
+  const Convolution conv(call, 0);
+  const Sizes& input = conv.input.sizes;
+  const Sizes& weight = conv.weight.sizes;
+  TORCH_CHECK(
+      input.size() == weight.size() && input.size() > 2,
+      "[aten.convolution.default] expected an input and a weight of as many "
+      "dimensions, but got shapes ",
+      SizesRef(input),
+      " and ",
+      SizesRef(weight));
+  const int64_t channels =
+      conv.transposed ? weight[0] : weight[1] * conv.groups;
+  TORCH_CHECK(
+      input[1] == channels,
+      "Given groups=",
+      conv.groups,
+      ", weight of size ",
+      SizesRef(weight),
+      ", expected input",
+      SizesRef(input),
+      " to have ",
+      channels,
+      " channels, but got ",
+      input[1],
+      " channels instead");
+  const Sizes stride = call.integers("stride");
+  const Sizes padding = call.integers("padding");
+  const Sizes dilation = call.integers("dilation");
+  const Sizes extra = call.integers("output_padding");
+  Sizes output{input[0], conv.transposed ? weight[1] * conv.groups : weight[0]};
+  for (size_t d = 0; d + 2 < input.size(); ++d) {
+    const int64_t kernel = at_dim(dilation, d) * (weight[d + 2] - 1);
+    const int64_t step = at_dim(stride, d);
+    const int64_t pad = 2 * at_dim(padding, d);
+    const int64_t size =
+        conv.transposed
+            ? (input[d + 2] - 1) * step - pad + kernel + at_dim(extra, d) + 1
+            : (input[d + 2] + pad - kernel - 1) / step + 1;
+    TORCH_CHECK(
+        size > 0 && (conv.transposed || input[d + 2] + pad > kernel),
+        "[aten.convolution.default] the kernel of size ",
+        SizesRef(weight),
+        " is larger than the input of size ",
+        SizesRef(input));
+    output.push_back(size);
+  }
+  return {std::move(output)};
+}
+
+std::vector<Sizes> convolution_backward_sizes(const OpCall& call) {
+  const Convolution conv(call, 1);
+  return {conv.input.sizes, conv.weight.sizes, Sizes{call.tensor(0).sizes[1]}};
+}
+
+// Of the groups that a rank has.
+LocalArgument local_groups(size_t input) {
+  return {"groups", [input](const OpCall& call, const LocalView& view) {
+            const int64_t groups = call.integer("groups");
+            const int64_t channels = call.tensor(input).sizes[1];
+            if (groups == 1 || channels == 0) {
+              return c10::IValue(groups);
+            }
+            const auto held = local_range(
+                channels, 1, view.mesh, view.inputs[input], view.position);
+            return c10::IValue(groups * held.size / channels);
+          }};
+}
+
+}  // namespace
+
+void add_convolution_rules(RuleTable& table) {
+  Rule forward{.rows = convolution_rows, .output_sizes = convolution_sizes};
+  forward.local_arguments = {local_groups(0)};
+  table.add("aten::convolution", forward);
+
+  Rule backward{
+      .rows = convolution_backward_rows,
+      .output_sizes = convolution_backward_sizes};
+  backward.local_arguments = {
+      local_groups(1),
+      {"bias_sizes", [](const OpCall& call, const LocalView& view) {
+         if (call.is_none("bias_sizes")) {
+           return c10::IValue();
+         }
+         const Sizes shape = view.output_shape(2);
+         return c10::IValue(std::vector<int64_t>(shape.begin(), shape.end()));
+       }}};
+  table.add("aten::convolution_backward", backward);
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,58 @@
+// Group norm: groups of channels of one sample are normalised together.
+#include "rules/layer_families.h"
+#include "rules/rows.h"
+
+namespace tessera::detail {
+namespace {
+
+// The number of samples that a rank has.
+LocalArgument local_samples(size_t input) {
+  return {
+      "N", [input](const OpCall& call, const LocalView& view) {
+        const auto held = local_range(
+            call.integer("N"), 0, view.mesh, view.inputs[input], view.position);
+        return c10::IValue(held.size);
+      }};
+}
+
+// native_group_norm(input, weight?, bias?, N, C, HxW, group, eps)
+//   -> output, mean, rstd
+Rows group_norm_rows(const OpCall&) {
+  return {{{S(0), R, R}, {S(0), S(0), S(0)}}};
+}
+
+std::vector<Sizes> group_norm_sizes(const OpCall& call) {
+  const Sizes moments{call.integer("N"), call.integer("group")};
+  return {call.tensor(0).sizes, moments, moments};
+}
+
+// native_group_norm_backward(grad, input, mean, rstd, weight?, N, ...)
+//   -> grad_input, grad_weight, grad_bias
+Rows group_norm_backward_rows(const OpCall&) {
+  const Placement sum = P(ReduceOp::Sum);
+  Rows rows{{{S(0), S(0), S(0), S(0), R}, {S(0), sum, sum}}};
+  for (const ReduceOp op : kLinearReductions) {
+    rows.push_back({{P(op), R, R, R, R}, {P(op), P(op), P(op)}});
+  }
+  return rows;
+}
+
+std::vector<Sizes> group_norm_backward_sizes(const OpCall& call) {
+  const Sizes channels{call.integer("C")};
+  return {call.tensor(1).sizes, channels, channels};
+}
+
+}  // namespace
+
+void add_group_norm_rules(RuleTable& table) {
+  Rule forward{.rows = group_norm_rows, .output_sizes = group_norm_sizes};
+  forward.local_arguments = {local_samples(0)};
+  table.add("aten::native_group_norm", forward);
+  Rule backward{
+      .rows = group_norm_backward_rows,
+      .output_sizes = group_norm_backward_sizes};
+  backward.local_arguments = {local_samples(1)};
+  table.add("aten::native_group_norm_backward", backward);
+}
+
+}  // namespace tessera::detail
