@@ -162,6 +162,116 @@ void add_images(Samples& samples) {
   add("aten::upsample_nearest2d", {t({4, 3, 3, 3}), dims({6, 6})});
   add("aten::upsample_nearest1d", {t({4, 3, 4}), dims({7})});
   add("aten::upsample_nearest3d", {volume, dims({6, 6, 6})});
+  const auto add_backward = [&](const char* op, std::vector<SampleArg> args) {
+    samples.push_back({op, std::move(args), "", true});
+  };
+  add_backward(
+      "aten::native_group_norm_backward",
+      {t({5, 6, 4}),
+       t({5, 6, 4}),
+       t({5, 3}),
+       t({5, 3}).positive(),
+       t({6}),
+       5,
+       6,
+       4,
+       3,
+       c10::IValue(c10::List<bool>({true, true, true}))});
+  add_backward(
+      "aten::avg_pool2d_backward",
+      {t({4, 3, 3, 3}),
+       x,
+       dims({2, 2}),
+       dims({2, 2}),
+       dims({0, 0}),
+       false,
+       true,
+       none()});
+  add_backward(
+      "aten::avg_pool3d_backward",
+      {t({2, 3, 2, 2, 2}),
+       volume,
+       dims({2, 2, 2}),
+       dims({2, 2, 2}),
+       dims({0, 0, 0}),
+       false,
+       true,
+       none()});
+  add_backward(
+      "aten::_adaptive_avg_pool2d_backward",
+      {t({4, 3, 2, 3}), t({4, 3, 5, 5})});
+  add("aten::_adaptive_avg_pool3d", {volume, dims({2, 3, 2})});
+  add_backward(
+      "aten::_adaptive_avg_pool3d_backward", {t({2, 3, 2, 3, 2}), volume});
+  add("aten::adaptive_max_pool3d", {volume, dims({2, 3, 2})});
+  for (const char* op :
+       {"aten::upsample_linear1d", "aten::_upsample_nearest_exact1d"}) {
+    const bool linear = std::string(op).find("linear") != std::string::npos;
+    std::vector<SampleArg> args{t({4, 3, 4}), dims({7})};
+    if (linear) {
+      args.emplace_back(false);
+    }
+    add(op, std::move(args));
+  }
+  for (const char* op :
+       {"aten::upsample_bicubic2d",
+        "aten::_upsample_bilinear2d_aa",
+        "aten::_upsample_bicubic2d_aa"}) {
+    add(op, {t({4, 3, 3, 3}), dims({5, 6}), false});
+  }
+  add("aten::_upsample_nearest_exact2d", {t({4, 3, 3, 3}), dims({5, 6})});
+  add("aten::upsample_trilinear3d", {volume, dims({6, 6, 6}), true});
+  add("aten::_upsample_nearest_exact3d", {volume, dims({6, 6, 6})});
+  add("aten::replication_pad1d", {t({4, 3, 5}), dims({2, 1})});
+  add("aten::replication_pad3d", {volume, dims({1, 0, 1, 1, 0, 2})});
+  add("aten::reflection_pad3d", {volume, dims({1, 0, 1, 1, 0, 2})});
+  for (const char* kind : {"linear1d", "nearest1d", "_exact1d"}) {
+    const std::string name =
+        kind[0] == '_' ? "aten::_upsample_nearest_exact1d_backward"
+                       : std::string("aten::upsample_") + kind + "_backward";
+    std::vector<SampleArg> args{t({4, 3, 7}), dims({7}), dims({4, 3, 4})};
+    if (kind[0] == 'l') {
+      args.emplace_back(false);
+    }
+    samples.push_back({name, std::move(args), "", true});
+  }
+  for (const char* kind : {"bilinear2d", "bicubic2d", "nearest2d"}) {
+    std::vector<SampleArg> args{
+        t({4, 3, 5, 6}), dims({5, 6}), dims({4, 3, 3, 3})};
+    if (kind[0] == 'b') {
+      args.emplace_back(false);
+    }
+    samples.push_back(
+        {std::string("aten::upsample_") + kind + "_backward",
+         std::move(args),
+         "",
+         true});
+  }
+  for (const char* kind : {"bilinear2d_aa", "bicubic2d_aa"}) {
+    samples.push_back(
+        {std::string("aten::_upsample_") + kind + "_backward",
+         {t({4, 3, 5, 6}), dims({5, 6}), dims({4, 3, 3, 3}), false},
+         "",
+         true});
+  }
+  add_backward(
+      "aten::_upsample_nearest_exact2d_backward",
+      {t({4, 3, 5, 6}), dims({5, 6}), dims({4, 3, 3, 3})});
+  for (const char* kind :
+       {"upsample_trilinear3d",
+        "upsample_nearest3d",
+        "_upsample_nearest_exact3d"}) {
+    std::vector<SampleArg> args{
+        t({2, 3, 6, 6, 6}), dims({6, 6, 6}), dims({2, 3, 4, 4, 4})};
+    if (std::string(kind) == "upsample_trilinear3d") {
+      args.emplace_back(true);
+    }
+    samples.push_back(
+        {std::string("aten::") + kind + "_backward",
+         std::move(args),
+         "",
+         true});
+  }
   add("aten::replication_pad2d", {t({4, 3, 3, 3}), dims({1, 2, 0, 1})});
   add("aten::reflection_pad1d", {t({4, 3, 5}), dims({2, 1})});
 }
@@ -169,7 +279,12 @@ void add_images(Samples& samples) {
 void add_batched(Samples& samples) {
   const auto matrices = t({4, 3, 3});
   for (const char* op :
-       {"aten::linalg_inv_ex", "aten::_linalg_det", "aten::linalg_qr"}) {
+       {"aten::linalg_inv_ex",
+        "aten::linalg_lu",
+        "aten::linalg_lu_factor_ex",
+        "aten::linalg_qr",
+        "aten::_linalg_det",
+        "aten::_linalg_slogdet"}) {
     samples.push_back({op, {matrices}});
   }
   samples.push_back({"aten::linalg_matrix_exp", {matrices.unit()}});
