@@ -324,6 +324,7 @@ const std::vector<Sample>& all_samples() {
     add_copy_samples(*all);
     add_index_samples(*all);
     add_nn_samples(*all);
+    add_layer_samples(*all);
     add_part_samples(*all);
     add_bag_samples(*all);
     return all;

@@ -134,6 +134,7 @@ void add_join_samples(Samples& samples);
 void add_copy_samples(Samples& samples);
 void add_index_samples(Samples& samples);
 void add_nn_samples(Samples& samples);
+void add_layer_samples(Samples& samples);
 void add_part_samples(Samples& samples);
 void add_bag_samples(Samples& samples);
 

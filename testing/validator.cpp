@@ -274,14 +274,20 @@ void find_wrong(
 bool is_unchecked(const std::string& op) {
   static const std::set<std::string> ops = {
       "aten::_adaptive_avg_pool2d_backward",
+      "aten::_adaptive_avg_pool3d_backward",
       "aten::_log_softmax_backward_data",
       "aten::_scaled_dot_product_flash_attention_for_cpu",
       "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
       "aten::_softmax_backward_data",
+      "aten::adaptive_max_pool2d_backward",
+      "aten::adaptive_max_pool3d_backward",
+      "aten::avg_pool2d_backward",
+      "aten::avg_pool3d_backward",
       "aten::convolution_backward",
       "aten::embedding_dense_backward",
       "aten::glu_backward",
       "aten::log_sigmoid_backward",
+      "aten::max_pool2d_with_indices_backward",
       "aten::native_group_norm",
       "aten::native_group_norm_backward",
       "aten::native_layer_norm",
@@ -292,9 +298,15 @@ bool is_unchecked(const std::string& op) {
   return ops.count(op) != 0;
 }
 
+// Kernels that write where indices say, without a look at the size there is.
+bool writes_by_index(const std::string& op) {
+  return op.find("pool") != std::string::npos && op.ends_with("_backward");
+}
+
 // Whether dimensions that are as long in two tensors are as long in their
-// parts, and indices are those of the whole.
-bool cut_alike(const Case& trial, const Placed& in) {
+// parts, and indices are those of the whole. With `by_index` no dimension is
+// cut that is of another length in another tensor.
+bool cut_alike(const Case& trial, const Placed& in, bool by_index) {
   const auto& tensors = trial.tensors();
   for (size_t i = 0; i < in.size(); ++i) {
     if (in[i].is_partial() &&
@@ -306,8 +318,11 @@ bool cut_alike(const Case& trial, const Placed& in) {
         continue;
       }
       const int64_t d = in[i].dim();
-      if (d < tensors[k].dim() && tensors[k].size(d) == tensors[i].size(d) &&
-          !in[k].is_shard(d)) {
+      if (d >= tensors[k].dim()) {
+        continue;
+      }
+      const bool as_long = tensors[k].size(d) == tensors[i].size(d);
+      if (as_long ? !in[k].is_shard(d) : by_index) {
         return false;
       }
     }
@@ -323,7 +338,8 @@ void find_missing(
     Report& report) {
   for (const auto& in : input_layouts(cases[0])) {
     if (has_row(rows, cases[0], in) ||
-        (is_unchecked(sample.op) && !cut_alike(cases[0], in))) {
+        (is_unchecked(sample.op) &&
+         !cut_alike(cases[0], in, writes_by_index(sample.op)))) {
       continue;
     }
     ++report.combinations;

@@ -83,7 +83,7 @@ void add_batched_rules(RuleTable& table) {
   // These raise where they do not converge, on the rank that has the matrix:
   // all ranks hear of it.
   Rule iterative = rule_of(matrix_batch_rows);
-  iterative.index_argument = "A";
+  iterative.checked_arguments = {"A"};
   table.add({"aten::_linalg_svd", "aten::_linalg_eigh"}, iterative);
 }
 

@@ -38,6 +38,26 @@ Rule spatial_linear_rule(int64_t spatial) {
   });
 }
 
+// (grad, self, ...): linear in the gradient; of `self` the size is read alone.
+Rule pooling_backward_rule(int64_t spatial) {
+  return rule_of([spatial](const OpCall& call) {
+    Rows rows = leading_rows(call, spatial);
+    const auto add = [&](const Placement& grad, const Placement& self) {
+      Row row = uniform_row(call, R, grad);
+      row.inputs[0] = grad;
+      row.inputs[1] = self;
+      rows.push_back(std::move(row));
+    };
+    for (const Placement& self : whole_placements()) {
+      add(R, self);
+      for (const ReduceOp op : kLinearReductions) {
+        add(P(op), self);
+      }
+    }
+    return rows;
+  });
+}
+
 // upsample_*_backward(grad, output_size, input_size, ...)
 Rule upsample_backward_rule(int64_t spatial) {
   Rule rule = spatial_linear_rule(spatial);
@@ -59,7 +79,7 @@ Rule adaptive_average_rule(int64_t spatial) {
 }
 
 Rule adaptive_average_backward_rule(int64_t spatial) {
-  Rule rule = spatial_linear_rule(spatial);
+  Rule rule = pooling_backward_rule(spatial);
   rule.output_sizes = [](const OpCall& call) -> std::vector<Sizes> {
     return {call.tensor(1).sizes};
   };
@@ -70,17 +90,15 @@ Rule adaptive_average_backward_rule(int64_t spatial) {
 
 void add_spatial_rules(RuleTable& table) {
   table.add("aten::max_pool2d_with_indices", leading_rule(2));
-  table.add("aten::max_pool2d_with_indices_backward", spatial_linear_rule(2));
+  table.add("aten::max_pool2d_with_indices_backward", pooling_backward_rule(2));
   table.add("aten::adaptive_max_pool2d", leading_rule(2));
-  table.add("aten::adaptive_max_pool2d_backward", spatial_linear_rule(2));
+  table.add("aten::adaptive_max_pool2d_backward", pooling_backward_rule(2));
   table.add("aten::adaptive_max_pool3d", leading_rule(3));
-  table.add("aten::adaptive_max_pool3d_backward", spatial_linear_rule(3));
-  table.add(
-      {"aten::avg_pool2d", "aten::avg_pool2d_backward"},
-      spatial_linear_rule(2));
-  table.add(
-      {"aten::avg_pool3d", "aten::avg_pool3d_backward"},
-      spatial_linear_rule(3));
+  table.add("aten::adaptive_max_pool3d_backward", pooling_backward_rule(3));
+  table.add("aten::avg_pool2d", spatial_linear_rule(2));
+  table.add("aten::avg_pool2d_backward", pooling_backward_rule(2));
+  table.add("aten::avg_pool3d", spatial_linear_rule(3));
+  table.add("aten::avg_pool3d_backward", pooling_backward_rule(3));
   table.add("aten::_adaptive_avg_pool2d", adaptive_average_rule(2));
   table.add(
       "aten::_adaptive_avg_pool2d_backward", adaptive_average_backward_rule(2));

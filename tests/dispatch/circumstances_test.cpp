@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <regex>
 
 #include "testing/oracle.h"
 #include "testing/worlds.h"
@@ -24,7 +25,7 @@ class OpCircumstances : public ::testing::TestWithParam<Named> {};
 
 bool is_wanted_sample(const testing::Sample& sample) {
   const char* wanted = std::getenv("TESSERA_SAMPLE");
-  return wanted == nullptr || sample.op == wanted;
+  return wanted == nullptr || std::regex_match(sample.op, std::regex(wanted));
 }
 
 // Kernels of ATen's that take tensors for contiguous without a look, as those
@@ -32,7 +33,19 @@ bool is_wanted_sample(const testing::Sample& sample) {
 bool is_unsafe(const testing::Sample& sample, Circumstances circumstances) {
   return circumstances == Circumstances::Transposed &&
          (sample.op.starts_with("aten::_stack") ||
+          sample.op.starts_with("aten::_scaled_dot_product") ||
+          sample.op == "aten::adaptive_max_pool3d_backward" ||
+          sample.op == "aten::native_group_norm_backward" ||
           sample.op == "aten::native_layer_norm_backward");
+}
+
+// Factors that kernels of ATen's give of a matrix or of its transpose, as lies
+// better. Those who call them know which; results made of them are compared.
+bool depends_on_strides(
+    const testing::Sample& sample, Circumstances circumstances) {
+  return circumstances == Circumstances::Transposed &&
+         (sample.op == "aten::_linalg_det" ||
+          sample.op == "aten::_linalg_slogdet");
 }
 
 TEST_P(OpCircumstances, SamplesEqualOneDevice) {
@@ -41,7 +54,8 @@ TEST_P(OpCircumstances, SamplesEqualOneDevice) {
   const bool ran = testing::with_mesh({4}, [&](const DeviceMesh& mesh) {
     for (const auto& sample : testing::all_samples()) {
       if (!is_wanted_sample(sample) ||
-          is_unsafe(sample, GetParam().circumstances)) {
+          is_unsafe(sample, GetParam().circumstances) ||
+          depends_on_strides(sample, GetParam().circumstances)) {
         continue;
       }
       const Oracle oracle(sample);

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <regex>
 #include <string>
 
 #include "tessera/rule.h"
@@ -34,10 +35,10 @@ struct Tally {
   size_t failed = 0;
 };
 
-// One sample is tried alone with TESSERA_SAMPLE=aten::add.Tensor.
+// Samples are tried alone with TESSERA_SAMPLE, a regular expression.
 bool is_wanted(const testing::Sample& sample) {
   const char* wanted = std::getenv("TESSERA_SAMPLE");
-  return wanted == nullptr || sample.op == wanted;
+  return wanted == nullptr || std::regex_match(sample.op, std::regex(wanted));
 }
 
 void check_sample(
