@@ -31,6 +31,7 @@ std::vector<double> spread(int64_t count, std::mt19937_64& random) {
 double placed(double unit, Values values) {
   switch (values) {
     case Values::Signed:
+    case Values::Ascending:
       // A gap in the middle keeps away from 0.
       return unit < 0.5 ? -2 + 3.9 * unit : 0.05 + 3.9 * (unit - 0.5);
     case Values::Positive:
@@ -45,6 +46,7 @@ double placed(double unit, Values values) {
     case Values::Indices:
     case Values::Permutation:
     case Values::Offsets:
+    case Values::Bound:
       break;
   }
   return unit;
@@ -57,6 +59,9 @@ at::Tensor whole_numbers(
   if (recipe.values == Values::Permutation) {
     std::shuffle(data, data + count, random);
     return numbers;
+  }
+  if (recipe.values == Values::Bound) {
+    return numbers.fill_(recipe.bound);
   }
   const int64_t low = recipe.values == Values::Integers ? -recipe.bound : 0;
   const int64_t high =
@@ -83,7 +88,8 @@ at::Tensor real_numbers(int64_t count, Values values, std::mt19937_64& random) {
 
 bool is_whole(Values values) {
   return values == Values::Integers || values == Values::Indices ||
-         values == Values::Permutation || values == Values::Offsets;
+         values == Values::Permutation || values == Values::Offsets ||
+         values == Values::Bound;
 }
 
 at::Tensor numbers_of(
@@ -174,7 +180,10 @@ at::Tensor TensorRecipe::make(uint64_t seed) const {
   std::mt19937_64 random(seed);
   const int64_t count = std::accumulate(
       sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
-  const auto tensor = numbers_of(count, *this, random).view(sizes);
+  auto tensor = numbers_of(count, *this, random).view(sizes);
+  if (values == Values::Ascending) {
+    tensor = std::get<0>(tensor.sort(-1));
+  }
   return is_strided ? with_gaps(tensor) : tensor;
 }
 
@@ -325,6 +334,8 @@ const std::vector<Sample>& all_samples() {
     add_index_samples(*all);
     add_nn_samples(*all);
     add_layer_samples(*all);
+    add_linalg_samples(*all);
+    add_bin_samples(*all);
     add_part_samples(*all);
     add_bag_samples(*all);
     return all;

@@ -30,6 +30,8 @@ enum class Values : uint8_t {
   Indices,      // whole numbers from 0 to bound - 1, with repetitions
   Permutation,  // every whole number from 0 to n - 1 once
   Offsets,      // 0, then ascending whole numbers below bound
+  Bound,        // the bound everywhere
+  Ascending,    // -2 to 2, distinct, sorted along the last dimension
 };
 
 // A tensor to be made: t({4, 6}).positive().as(at::kFloat).
@@ -135,6 +137,8 @@ void add_copy_samples(Samples& samples);
 void add_index_samples(Samples& samples);
 void add_nn_samples(Samples& samples);
 void add_layer_samples(Samples& samples);
+void add_linalg_samples(Samples& samples);
+void add_bin_samples(Samples& samples);
 void add_part_samples(Samples& samples);
 void add_bag_samples(Samples& samples);
 

@@ -239,35 +239,159 @@ void add_images(Samples& samples) {
   add("aten::reflection_pad1d", {t({4, 3, 5}), dims({2, 1})});
 }
 
-void add_batched(Samples& samples) {
-  const auto matrices = t({4, 3, 3});
-  for (const char* op :
-       {"aten::linalg_inv_ex",
-        "aten::linalg_lu",
-        "aten::linalg_lu_factor_ex",
-        "aten::linalg_qr",
-        "aten::_linalg_det",
-        "aten::_linalg_slogdet"}) {
-    samples.push_back({op, {matrices}});
+// Names of ops of the same kind for 1, 2 and 3 dimensions.
+std::string for_dims(const std::string& kind, int64_t dims) {
+  return "aten::" + kind + std::to_string(dims) + "d";
+}
+
+void add_padding_gradients(Samples& samples) {
+  for (const char* kind : {"reflection_pad", "replication_pad"}) {
+    for (int64_t n = 1; n <= 3; ++n) {
+      Sizes padded{4, 3};
+      padded.resize(2 + n, 7);
+      Sizes sizes{4, 3};
+      sizes.resize(2 + n, 4);
+      std::vector<int64_t> padding;
+      for (int64_t d = 0; d < n; ++d) {
+        padding.insert(padding.end(), {1, 2});
+      }
+      samples.push_back(
+          {for_dims(kind, n) + "_backward",
+           {t(padded), t(sizes), dims(padding)},
+           "",
+           true});
+    }
   }
-  samples.push_back({"aten::linalg_matrix_exp", {matrices.unit()}});
-  // Factors are defined up to signs, so that their gradients are not compared.
-  for (const char* op :
-       {"aten::_linalg_svd",
-        "aten::_linalg_eigh",
-        "aten::linalg_cholesky_ex"}) {
-    samples.push_back({op, {matrices}, "", true});
-  }
-  samples.push_back({"aten::linalg_inv", {matrices}});
-  samples.push_back({"aten::linalg_svdvals", {matrices}});
-  samples.push_back({"aten::linalg_eigvalsh", {matrices}});
-  // Formulas of these make plain tensors; torch.fft's are tried in Python.
-  const auto complex = t({4, 6, 3}).as(at::kComplexDouble);
   samples.push_back(
-      {"aten::_fft_r2c", {t({4, 6, 5}), dims({2}), 0, true}, "", true});
+      {"aten::reflection_pad2d", {t({4, 3, 3, 3}), dims({1, 2, 0, 1})}});
+}
+
+void add_pools(Samples& samples) {
+  const auto volume = t({4, 3, 4, 4, 4});
   samples.push_back(
-      {"aten::_fft_c2c", {complex, dims({1}), 0, true}, "", true});
-  samples.push_back({"aten::_fft_c2r", {complex, dims({2}), 0, 5}, "", true});
+      {"aten::max_pool3d_with_indices", {volume, dims({2, 2, 2})}});
+  samples.push_back(
+      {"aten::max_pool3d_with_indices",
+       {t({4, 5, 5, 4}),
+        dims({2}),
+        dims({2, 2, 1}),
+        dims({1}),
+        dims({1}),
+        true},
+       "rounded up"});
+  samples.push_back(
+      {"aten::max_pool3d_with_indices_backward",
+       {t({4, 3, 2, 2, 2}),
+        volume,
+        dims({2, 2, 2}),
+        dims({2, 2, 2}),
+        dims({0}),
+        dims({1}),
+        false,
+        indices({4, 3, 2, 2, 2}, 64)},
+       "",
+       true});
+  samples.push_back(
+      {"aten::max_unpool2d",
+       {t({4, 3, 2, 2}),
+        indices({4, 3, 2, 2}, 16).with(Values::Permutation),
+        dims({12, 12})},
+       "",
+       true});
+  samples.push_back(
+      {"aten::max_unpool3d",
+       {t({4, 3, 2, 2, 2}),
+        indices({4, 3, 2, 2, 2}, 64).with(Values::Permutation),
+        dims({6, 6, 6}),
+        dims({2, 2, 2}),
+        dims({0, 0, 0})},
+       "",
+       true});
+  const auto picks = [](Sizes sizes) {
+    return t(std::move(sizes)).with(Values::Probability);
+  };
+  samples.push_back(
+      {"aten::fractional_max_pool2d",
+       {t({4, 3, 6, 6}), dims({2, 2}), dims({3, 3}), picks({4, 3, 2})},
+       "",
+       true});
+  samples.push_back(
+      {"aten::fractional_max_pool2d_backward",
+       {t({4, 3, 3, 3}),
+        t({4, 3, 6, 6}),
+        dims({2, 2}),
+        dims({3, 3}),
+        indices({4, 3, 3, 3}, 36)},
+       "",
+       true});
+  samples.push_back(
+      {"aten::fractional_max_pool3d",
+       {volume, dims({2, 2, 2}), dims({2, 2, 2}), picks({4, 3, 3})},
+       "",
+       true});
+  samples.push_back(
+      {"aten::fractional_max_pool3d_backward",
+       {t({4, 3, 2, 2, 2}),
+        volume,
+        dims({2, 2, 2}),
+        dims({2, 2, 2}),
+        indices({4, 3, 2, 2, 2}, 64)},
+       "",
+       true});
+  const auto one = dims({1, 1});
+  samples.push_back(
+      {"aten::im2col",
+       {t({4, 6, 5, 5}), dims({2, 3}), one, one, dims({2, 1})}});
+  samples.push_back(
+      {"aten::im2col",
+       {t({4, 5, 5}), dims({2, 2}), one, dims({0, 0}), one},
+       "one sample"});
+  samples.push_back(
+      {"aten::col2im",
+       {t({4, 24, 9}), dims({4, 4}), dims({2, 2}), one, dims({0, 0}), one}});
+}
+
+void add_sampling(Samples& samples) {
+  const auto grid = t({4, 5, 3, 2}).unit();
+  const auto volume_grid = t({4, 3, 2, 3, 3}).unit();
+  const auto both = c10::IValue(c10::List<bool>({true, true}));
+  samples.push_back(
+      {"aten::grid_sampler_2d", {t({4, 6, 4, 4}), grid, 0, 0, false}});
+  samples.push_back(
+      {"aten::grid_sampler_3d", {t({4, 6, 3, 3, 3}), volume_grid, 0, 1, true}});
+  samples.push_back(
+      {"aten::grid_sampler_2d_backward",
+       {t({4, 6, 5, 3}), t({4, 6, 4, 4}), grid, 0, 0, false, both},
+       "",
+       true});
+  samples.push_back(
+      {"aten::grid_sampler_3d_backward",
+       {t({4, 6, 3, 2, 3}), t({4, 6, 3, 3, 3}), volume_grid, 0, 0, false, both},
+       "",
+       true});
+  samples.push_back({"aten::pixel_shuffle", {t({3, 16, 4, 4}), 2}});
+  samples.push_back({"aten::pixel_unshuffle", {t({3, 4, 8, 8}), 2}});
+  samples.push_back({"aten::channel_shuffle", {t({5, 6, 4}), 3}});
+  samples.push_back({"aten::rot90", {t({5, 3, 4}), 1, dims({1, 2})}});
+  samples.push_back({"aten::rot90", {t({5, 3, 4}), 2, dims({0, 1})}, "twice"});
+}
+
+void add_batch_norms(Samples& samples) {
+  const auto x = t({5, 6, 4});
+  const auto c = t({6});
+  samples.push_back(
+      {"aten::native_batch_norm",
+       {x, c, c, c, c.positive(), false, 0.1, 1e-5},
+       "given statistics"});
+  samples.push_back(
+      {"aten::_native_batch_norm_legit.no_stats", {x, c, c, true, 0.1, 1e-5}});
+  samples.push_back(
+      {"aten::_native_batch_norm_legit.no_stats",
+       {t({8, 3}), none(), none(), true, 0.1, 1e-5},
+       "no weight"});
+  samples.push_back(
+      {"aten::instance_norm",
+       {t({4, 3, 5}), t({3}), t({3}), none(), none(), true, 0.1, 1e-5, false}});
 }
 
 }  // namespace
@@ -276,7 +400,10 @@ void add_layer_samples(Samples& samples) {
   add_attention(samples);
   add_convolutions(samples);
   add_images(samples);
-  add_batched(samples);
+  add_padding_gradients(samples);
+  add_pools(samples);
+  add_sampling(samples);
+  add_batch_norms(samples);
 }
 
 }  // namespace tessera::testing

@@ -18,4 +18,19 @@ class TESSERA_API Strict {
   Strict& operator=(const Strict&) = delete;
 };
 
+// An op redistributes its arguments as it needs them. While an
+// ExplicitCommunication is alive it throws c10::Error instead, before anything
+// is sent, and names the op, the argument, the steps and the bytes: every
+// collective is one that the program wrote (redistribute, full_tensor, ...).
+// Slices of what a rank has already are no communication. The gradient of a
+// leaf still comes in the leaf's layout: that reduction is backward's own.
+// Scopes nest.
+class TESSERA_API ExplicitCommunication {
+ public:
+  ExplicitCommunication();
+  ~ExplicitCommunication();
+  ExplicitCommunication(const ExplicitCommunication&) = delete;
+  ExplicitCommunication& operator=(const ExplicitCommunication&) = delete;
+};
+
 }  // namespace tessera

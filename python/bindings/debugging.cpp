@@ -127,6 +127,9 @@ struct PyImplicitReplication : GuardScope<ImplicitReplication> {
 struct PyStrict : GuardScope<Strict> {
   PyStrict() : GuardScope("strict") {}
 };
+struct PyExplicitCommunication : GuardScope<ExplicitCommunication> {
+  PyExplicitCommunication() : GuardScope("explicit_communication") {}
+};
 
 template <typename Scope>
 py::class_<Scope> bind_scope(py::module_& m, const char* name) {
@@ -168,6 +171,7 @@ void bind_debugging(py::module_& m) {
       .def("table", &PyCommDebugMode::table);
   bind_scope<PyImplicitReplication>(m, "ImplicitReplication");
   bind_scope<PyStrict>(m, "Strict");
+  bind_scope<PyExplicitCommunication>(m, "ExplicitCommunication");
 
   m.def(
       "explain",

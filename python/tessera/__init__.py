@@ -38,7 +38,7 @@ from tessera._factories import (
     randn,
     zeros,
 )
-from tessera._scopes import strict
+from tessera._scopes import explicit_communication, strict
 from tessera._tensor import DTensor
 from tessera._world import World, simulate
 from tessera.device_mesh import DeviceMesh, init_device_mesh
@@ -70,6 +70,7 @@ __all__ = [
     "distribute_tensor",
     "empty",
     "experimental",
+    "explicit_communication",
     "full",
     "implicit_replication",
     "init_device_mesh",

@@ -3,7 +3,8 @@
 torch.masked.var makes counts, which are the same on every rank. Called with
 distributed tensors, these functions take what they make as replicated. A plain
 tensor among the arguments is the caller's, and is refused as elsewhere. Functions
-that make random tensors are left alone: ranks would make different ones.
+that make random tensors are left alone, as ranks would make different ones, but for
+fractional pooling, which is given the numbers that it would draw.
 """
 
 import functools
@@ -36,6 +37,20 @@ def _replicating(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _drawing(function: Callable[..., Any], spatial: int) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        # Of the positional ones _random_samples is the last.
+        if _C.is_dtensor(input) and len(args) < 5:
+            if kwargs.get("_random_samples") is None:
+                batch, channels = (1, 1, *input.shape[:-spatial])[-2:]
+                empty = input.detach().new_empty(batch, channels, spatial)
+                kwargs["_random_samples"] = empty.uniform_()
+        return function(input, *args, **kwargs)
+
+    return call
+
+
 _FUNCTIONS = {
     torch: ("unravel_index",),
     torch.masked: (
@@ -58,6 +73,10 @@ def _install() -> None:
     for owner, names in _FUNCTIONS.items():
         for name in names:
             setattr(owner, name, _replicating(getattr(owner, name)))
+    functional = torch.nn.functional
+    for spatial in (2, 3):
+        name = f"fractional_max_pool{spatial}d"
+        setattr(functional, name, _drawing(getattr(functional, name), spatial))
 
 
 _install()

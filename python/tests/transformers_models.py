@@ -6,7 +6,6 @@ compares loss and gradients with one device's and prints a line a model.
 test_transformers.py is the test.
 """
 
-import contextlib
 import copy
 import sys
 import time
@@ -105,6 +104,12 @@ def causal():
     return tokens()
 
 
+def unmasked():
+    given = tokens()
+    del given["attention_mask"]
+    return given
+
+
 def seq2seq():
     given = tokens()
     given["labels"] = torch.randint(3, VOCABULARY, (BATCH, 6))
@@ -113,6 +118,12 @@ def seq2seq():
 
 def classes():
     return dict(tokens(labels=False), labels=torch.randint(0, 2, (BATCH,)))
+
+
+def unmasked_seq2seq():
+    given = seq2seq()
+    del given["attention_mask"]
+    return given
 
 
 def features():
@@ -176,7 +187,7 @@ MODELS = {
                          max_seq_len=32), causal),
     "ctrl": (CAUSAL, dict(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=4,
                           n_positions=32, dff=32), causal),
-    "xglm": (CAUSAL, dict(SEQ2SEQ, num_layers=2, attention_heads=4, ffn_dim=32), causal),
+    "xglm": (CAUSAL, dict(SEQ2SEQ, num_layers=2, attention_heads=4, ffn_dim=32), unmasked),
     "biogpt": (CAUSAL, TINY, causal),
     "llama": (CAUSAL, GROUPED, causal),
     "mistral": (CAUSAL, dict(GROUPED, sliding_window=4), causal),
@@ -217,7 +228,7 @@ MODELS = {
     "falcon_mamba": (CAUSAL, dict(TINY, state_size=4, conv_kernel=4, time_step_rank=4),
                      causal),
     "rwkv": (CAUSAL, dict(TINY, attention_hidden_size=16, context_length=32),
-             lambda: {k: v for k, v in tokens().items() if k != "attention_mask"}),
+             unmasked),
     "recurrent_gemma": (CAUSAL, dict(TINY, num_key_value_heads=1, lru_width=16,
                                      attention_window_size=4, num_hidden_layers=3), causal),
     "xlnet": (CAUSAL, dict(vocab_size=VOCABULARY, d_model=16, n_layer=2, n_head=4,
@@ -247,10 +258,10 @@ MODELS = {
     "modernbert": (MASKED, dict(TINY, local_attention=4, cls_token_id=1, sep_token_id=2),
                    causal),
     "ibert": (MASKED, TINY, causal),
-    "nystromformer": (MASKED, dict(TINY, num_landmarks=4, segment_means_seq_len=8), causal),
+    "nystromformer": (MASKED, dict(TINY, num_landmarks=4, segment_means_seq_len=8,
+                                   conv_kernel_size=3), unmasked),
     "yoso": (MASKED, dict(TINY, use_expectation=True), causal),
-    "fnet": (MASKED, dict(TINY, use_tpu_fourier_optimizations=False), lambda: {
-        k: v for k, v in tokens().items() if k != "attention_mask"}),
+    "fnet": (MASKED, dict(TINY, use_tpu_fourier_optimizations=False), unmasked),
     "big_bird": (MASKED, dict(TINY, attention_type="original_full"), causal),
     "xlm": (MASKED, dict(vocab_size=VOCABULARY, n_words=VOCABULARY, emb_dim=16,
                          n_layers=2, n_heads=4, max_position_embeddings=32), causal),
@@ -259,8 +270,6 @@ MODELS = {
                               layerdrop=0.0), causal),
     "funnel": (MASKED, dict(vocab_size=VOCABULARY, d_model=16, n_head=4, d_head=4,
                             d_inner=32, block_sizes=[1, 1], num_decoder_layers=1), causal),
-    "canine": (CLASSES, dict(TINY, num_hash_buckets=64, local_transformer_stride=4,
-                             downsampling_rate=4, upsampling_kernel_size=4), classes),
     "esm": (MASKED, dict(TINY, mask_token_id=3, position_embedding_type="rotary"), causal),
     "t5": (PAIRS, T5, seq2seq),
     "mt5": (PAIRS, T5, seq2seq),
@@ -277,23 +286,25 @@ MODELS = {
     "blenderbot": (PAIRS, SEQ2SEQ, seq2seq),
     "blenderbot-small": (PAIRS, SEQ2SEQ, seq2seq),
     "led": (PAIRS, dict(SEQ2SEQ, attention_window=4, max_encoder_position_embeddings=32,
-                        max_decoder_position_embeddings=32), seq2seq),
+                        max_decoder_position_embeddings=32), unmasked_seq2seq),
     "prophetnet": (PAIRS, dict(vocab_size=VOCABULARY, hidden_size=16, encoder_ffn_dim=32,
                                decoder_ffn_dim=32, num_encoder_layers=2,
                                num_decoder_layers=2, num_encoder_attention_heads=4,
                                num_decoder_attention_heads=4,
                                max_position_embeddings=32, ngram=2, num_buckets=4,
-                               relative_max_distance=8), seq2seq),
-    "longformer": (MASKED, dict(TINY, attention_window=4), causal),
+                               relative_max_distance=8), unmasked_seq2seq),
+    "longformer": (MASKED, dict(TINY, attention_window=4), unmasked),
     "vit": (IMAGES, IMAGE, image),
-    "deit": (IMAGES, IMAGE, image),
+    "deit": (BASE, IMAGE, image_features),
     "beit": (IMAGES, IMAGE, image),
     "dinov2": (IMAGES, IMAGE, image),
     "vit_msn": (IMAGES, IMAGE, image),
-    "swin": (IMAGES, dict(IMAGE, embed_dim=8, depths=[1, 1], num_heads=[2, 2],
-                          window_size=2, patch_size=2), image),
-    "swinv2": (IMAGES, dict(IMAGE, embed_dim=8, depths=[1, 1], num_heads=[2, 2],
-                            window_size=2, patch_size=2), image),
+    "swin": (IMAGES, dict(image_size=16, patch_size=2, num_channels=3, num_labels=5,
+                         embed_dim=8, depths=[1, 1], num_heads=[2, 2],
+                         window_size=2), image),
+    "swinv2": (IMAGES, dict(image_size=16, patch_size=2, num_channels=3, num_labels=5,
+                         embed_dim=8, depths=[1, 1], num_heads=[2, 2],
+                         window_size=2), image),
     "convnext": (IMAGES, dict(num_labels=5, hidden_sizes=[8, 16], depths=[1, 1],
                               num_stages=2, image_size=16), image),
     "convnextv2": (IMAGES, dict(num_labels=5, hidden_sizes=[8, 16], depths=[1, 1],
@@ -337,6 +348,14 @@ MODELS = {
 }
 
 
+def takes_no_doubles(name, config):
+    """Grouped products of experts, and masks of the largest float."""
+    return name == "xglm" or any(
+        getattr(config, key, None)
+        for key in ("num_experts", "num_local_experts", "n_routed_experts")
+    )
+
+
 def make(name):
     """The model on one device and its inputs."""
     import transformers
@@ -350,7 +369,13 @@ def make(name):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.02)
-    return model.double().eval(), inputs()
+    given = inputs()
+    if takes_no_doubles(name, config):
+        given = {
+            k: v.float() if v.is_floating_point() else v for k, v in given.items()
+        }
+        return model.float().eval(), given
+    return model.double().eval(), given
 
 
 def loss_of(model, inputs):
@@ -390,7 +415,6 @@ LAYOUTS = {
 
 
 def distributed(model, mesh, placing):
-    model = copy.deepcopy(model)
     for module in model.modules():
         placements = placing(module)
         for tensor in list(module.parameters(recurse=False)):
@@ -410,7 +434,8 @@ def difference(actual, expected):
     actual = whole(actual)
     scale = float(expected.abs().max()) if expected.numel() else 0.0
     error = float((actual - expected).abs().max()) if expected.numel() else 0.0
-    if actual.shape != expected.shape or not error <= 1e-5 * scale + 1e-9:
+    bound = 1e-5 if expected.dtype == torch.float64 else 1e-3
+    if actual.shape != expected.shape or not error <= bound * scale + 1e-4 * bound:
         return f"differs by {error:.3g} of {scale:.3g}"
     return None
 
@@ -434,7 +459,7 @@ def check(name, layouts=tuple(LAYOUTS)):
         for layout in layouts:
             placing, batch = LAYOUTS[layout]
             try:
-                model = distributed(plain, mesh, placing)
+                model = distributed(make(name)[0], mesh, placing)
                 given = {
                     k: ts.distribute_tensor(v, mesh, [batch])
                     for k, v in inputs.items()
@@ -445,6 +470,8 @@ def check(name, layouts=tuple(LAYOUTS)):
                     result.backward()
                 text = difference(result, loss.detach())
                 text = text and f"loss {text}"
+                if not isinstance(result, ts.DTensor):
+                    text = "loss is no distributed tensor"
                 for key, parameter in model.named_parameters():
                     wrong = difference(parameter.grad, expected[key])
                     if wrong and not text:

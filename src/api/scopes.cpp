@@ -7,4 +7,7 @@ namespace tessera {
 Strict::Strict() { detail::enter_strict(); }
 Strict::~Strict() { detail::leave_strict(); }
 
+ExplicitCommunication::ExplicitCommunication() { detail::enter_explicit(); }
+ExplicitCommunication::~ExplicitCommunication() { detail::leave_explicit(); }
+
 }  // namespace tessera

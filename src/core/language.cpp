@@ -25,6 +25,7 @@ constexpr std::array kWords{
     Words{
         "hold an EmbeddingScope with LookupStrategy::Gather",
         "use `with tessera.EmbeddingScope(strategy=\"gather\"):`"},
+    Words{"tessera::ExplicitCommunication", "tessera.explicit_communication()"},
     Words{"options.shape", "shape"},
     Words{"to(torch::kLong)", "to(torch.long)"},
     Words{"World::simulate", "tessera.simulate"},

@@ -13,6 +13,7 @@
 
 #include "comm/comm_event.h"
 #include "dispatch/grad_layout.h"
+#include "dispatch/implicit_moves.h"
 #include "dispatch/plain_args.h"
 #include "dispatch/run_steps.h"
 #include "plan/redistribute_plan.h"
@@ -338,6 +339,11 @@ at::Tensor redistribute(
     return tensor;
   }
   check_current(tensor);
+  if (cause != kAskedFor) {
+    const auto& spec = *distributed_meta(tensor).spec;
+    check_implicit_move(
+        cause, "a tensor of its own", spec, *cached_redistribution(spec, to));
+  }
   const CommCauseGuard guard(cause);
   auto moved = move_to(tensor, to, Slices::Copy);
   if (records(tensor)) {

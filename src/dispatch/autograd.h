@@ -35,12 +35,16 @@ std::vector<at::Tensor> to_shards(
 at::Tensor to_whole(
     const at::Tensor& replicated, PlacementsRef grad_placements);
 
+// The cause of a redistribution that the program wrote.
+inline constexpr std::string_view kAskedFor = "tessera::redistribute";
+
 // The tensor in another layout; itself where nothing changes. Collectives are
-// counted for `cause`.
+// counted for `cause`: an op that moves its argument by itself, which a scope
+// of explicit communication forbids, or, by default, one who asked for it.
 at::Tensor redistribute(
     const at::Tensor& tensor,
     PlacementsRef to,
-    std::string_view cause = "tessera::redistribute");
+    std::string_view cause = kAskedFor);
 
 // The same tensor for an op that is to be recorded: whatever the layout of the
 // gradient that the op's formula returns, it goes on in the tensor's own.

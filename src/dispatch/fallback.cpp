@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "comm/comm_event.h"
+#include "dispatch/implicit_moves.h"
 #include "dispatch/op_plan.h"
 #include "dispatch/plain_args.h"
 #include "dispatch/replicated_results.h"
@@ -201,6 +202,7 @@ class GatheredCall {
         continue;
       }
       const auto plan = cached_redistribution(spec, replicated_);
+      check_implicit_move(op_, call_.slots[i].argument, spec, *plan);
       input.copied = !plan->steps.empty();
       input.values =
           run_steps(mesh_, spec.sizes, *plan, shards, Slices::Contiguous);

@@ -11,12 +11,15 @@
 #include "dispatch/call_key.h"
 #include "dispatch/composite.h"
 #include "dispatch/fallback.h"
+#include "dispatch/formula.h"
 #include "dispatch/grad_layout.h"
+#include "dispatch/implicit_moves.h"
 #include "dispatch/learn_dtypes.h"
 #include "dispatch/op_plan.h"
 #include "dispatch/plain_args.h"
 #include "dispatch/plan_cache.h"
 #include "dispatch/run_steps.h"
+#include "dispatch/scopes.h"
 #include "dispatch/tensor.h"
 #include "kernels/device_errors.h"
 
@@ -167,6 +170,9 @@ std::vector<Shards> arranged_shards(
   }
   if (!plan.redistributions.empty()) {
     CommCauseGuard cause(op.name);
+    for (const auto& [i, from, steps] : plan.redistributions) {
+      check_implicit_move(op, plan.slots[i].argument, *from, *steps);
+    }
     for (const auto& [i, from, steps] : plan.redistributions) {
       shards[i] = run_steps(
           plan.mesh, from->sizes, *steps, std::move(shards[i]), plan.slices);
@@ -347,23 +353,52 @@ at::Tensor viewed_tensor(const OpInfo& op, Args args) {
   return {};
 }
 
-// Plans a call. Where a composite op writes into a tensor of its own and cannot
-// keep its layout, the plan says so and nothing else.
+// Whether what the call writes is a tensor that a composite op or a derivative
+// formula has made for itself: nobody else sees that it is redistributed.
+bool writes_its_own(const OpInfo& op, Args args) {
+  return (in_composite() || in_derivative_formula()) && writes_own(op, args);
+}
+
+// Whether a tensor that the call writes is a pending reduction, of which a rank
+// cannot write its part.
+bool writes_pending(const OpInfo& op, const CallTensors& call) {
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    if (!op.written_args[call.slots[i].argument] ||
+        !is_dtensor(call.tensors[i])) {
+      continue;
+    }
+    for (const auto& p : distributed_meta(call.tensors[i]).spec->placements) {
+      if (p.is_partial()) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// Plans a call. Where no row keeps the layout of what is written the plan says
+// so and nothing else: a composite op's own tensor is redistributed first,
+// another's call runs on gathered inputs.
 std::shared_ptr<OpPlan> make_plan(const OpInfo& op, Args args) {
-  if (!op.writes || !in_composite() || !writes_own(op, args)) {
+  if (!op.writes) {
     return plan_op(op, args);
   }
   try {
     return plan_op(op, args);
   } catch (const c10::NotImplementedError&) {
     const auto call = call_tensors(op, args);
+    const bool own = writes_its_own(op, args);
+    if (!own && (is_strict() || writes_pending(op, call))) {
+      throw;
+    }
     auto plan =
         std::make_shared<OpPlan>(common_mesh(op.display_name, call.tensors));
     for (const auto& tensor : call.tensors) {
       plan->inputs.push_back(
           is_dtensor(tensor) ? distributed_meta(tensor).spec : nullptr);
     }
-    plan->moves_written = true;
+    plan->moves_written = own;
+    plan->gathers_written = !own;
     return plan;
   }
 }
@@ -399,12 +434,16 @@ void plan_and_execute(const OpInfo& op, Args args, Stack& stack) {
   }
   auto plan = plans.find(key);
   const bool known = plan != nullptr;
-  if (!known || (plan->moves_written && !in_composite())) {
+  if (!known || (plan->moves_written && !writes_its_own(op, args)) ||
+      (plan->gathers_written && (is_strict() || writes_its_own(op, args)))) {
     plan = make_plan(op, args);
   }
   if (plan->moves_written) {
     move_written(op, args);
     plan_and_execute(op, args, stack);
+  } else if (plan->gathers_written) {
+    run_on_gathered(op, &stack);
+    raise_device_errors();
   } else {
     execute(op, *plan, stack);
   }

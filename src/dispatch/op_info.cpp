@@ -58,10 +58,11 @@ int32_t aliased_argument(
 }
 
 // Batch norms write the running statistics although their schema does not say
-// so.
+// so; native_batch_norm is made of others where it does.
 bool is_running_statistic(
     const c10::FunctionSchema& schema, const c10::Argument& argument) {
   return schema.name().find("batch_norm") != std::string::npos &&
+         schema.name() != "aten::native_batch_norm" &&
          schema.name().find("backward") == std::string::npos &&
          schema.name().find("no_training") == std::string::npos &&
          schema.name().find("functional") == std::string::npos &&

@@ -54,6 +54,10 @@ struct OpPlan {
   // What is written must be redistributed first, and the call planned again.
   bool moves_written = false;
 
+  // No row keeps the layout of what is written: the call runs on gathered
+  // inputs, and each rank takes its part of what was written.
+  bool gathers_written = false;
+
   // The local op may refuse values on some ranks and not on others.
   bool agrees = false;
 

@@ -10,4 +10,9 @@ void leave_strict();
 // TESSERA_STRICT=1 in the environment.
 bool is_strict();
 
+void enter_explicit();
+void leave_explicit();
+// Whether ops may not move their arguments between ranks by themselves.
+bool is_explicit();
+
 }  // namespace tessera::detail

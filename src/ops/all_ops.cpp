@@ -3,11 +3,15 @@
 namespace tessera::detail {
 
 void register_ops(OpRegistry& ops) {
+  register_batch_norm(ops);
+  register_bins(ops);
   register_composites(ops);
+  register_factors(ops);
   register_fused_optimizers(ops);
   register_grad_scaler(ops);
   register_index(ops);
   register_losses(ops);
+  register_margin_losses(ops);
   register_moments(ops);
   register_nonzero(ops);
   register_norms(ops);

@@ -6,11 +6,15 @@
 
 namespace tessera::detail {
 
+void register_batch_norm(OpRegistry& ops);
+void register_bins(OpRegistry& ops);
 void register_composites(OpRegistry& ops);
+void register_factors(OpRegistry& ops);
 void register_fused_optimizers(OpRegistry& ops);
 void register_grad_scaler(OpRegistry& ops);
 void register_index(OpRegistry& ops);
 void register_losses(OpRegistry& ops);
+void register_margin_losses(OpRegistry& ops);
 void register_moments(OpRegistry& ops);
 void register_nonzero(OpRegistry& ops);
 void register_norms(OpRegistry& ops);

@@ -4,6 +4,7 @@
 #include "ops/all_ops.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/max_pool1d_with_indices.h>
 
 #include <algorithm>
@@ -29,7 +30,13 @@ struct Composite {
   // Arguments that are often plain (the zeros that a module starts from), taken
   // as replicated.
   std::vector<std::string_view> may_be_plain = {};
+  // Carries a call out in another way, and says so.
+  bool (*instead)(torch::jit::Stack& stack) = nullptr;
 };
+
+// Fused attention kernels draw by themselves, each rank its own numbers. The
+// attention that is made of other ops draws those of one device.
+bool attention_with_dropout(torch::jit::Stack& stack);
 
 const std::vector<Composite>& composites() {
   static const std::vector<Composite> all = {
@@ -38,7 +45,7 @@ const std::vector<Composite>& composites() {
       {"aten::cummaxmin_backward"},
       {"aten::ctc_loss", {"input_lengths", "target_lengths"}},
       {"aten::gru", {"batch_sizes"}, {"hx"}},
-      {"aten::gru_cell"},
+      {"aten::gru_cell", {}, {"hx"}},
       {"aten::histogramdd"},
       {"aten::index_select_backward"},
       {"aten::istft"},
@@ -46,7 +53,7 @@ const std::vector<Composite>& composites() {
       {"aten::linalg_matrix_rank"},
       {"aten::linalg_pinv"},
       {"aten::lstm", {"batch_sizes"}, {"hx"}},
-      {"aten::lstm_cell"},
+      {"aten::lstm_cell", {}, {"hx"}},
       {"aten::masked_select_backward"},
       {"aten::matrix_power"},
       {"aten::nanquantile"},
@@ -54,10 +61,10 @@ const std::vector<Composite>& composites() {
       {"aten::quantile"},
       {"aten::rms_norm"},
       {"aten::rnn_relu", {"batch_sizes"}, {"hx"}},
-      {"aten::rnn_relu_cell"},
+      {"aten::rnn_relu_cell", {}, {"hx"}},
       {"aten::rnn_tanh", {"batch_sizes"}, {"hx"}},
-      {"aten::rnn_tanh_cell"},
-      {"aten::scaled_dot_product_attention"},
+      {"aten::rnn_tanh_cell", {}, {"hx"}},
+      {"aten::scaled_dot_product_attention", {}, {}, attention_with_dropout},
       {"aten::stft"},
       {"aten::tensor_split", {"tensor_indices_or_sections"}},
       {"aten::value_selecting_reduction_backward"},
@@ -77,7 +84,8 @@ class ImplicitScope {
 at::Tensor plain_value(const at::Tensor& tensor) {
   const auto& mesh = distributed_meta(tensor).spec->mesh;
   const Placements replicated(mesh.ndim(), Replicate());
-  return current_shards(redistribute(tensor.detach(), replicated))[0];
+  return current_shards(
+      redistribute(tensor.detach(), replicated, "tessera::composite"))[0];
 }
 
 bool contains(
@@ -90,7 +98,7 @@ bool contains(
 class CompositeKernel final : public c10::OperatorKernel {
  public:
   CompositeKernel(const c10::OperatorHandle& op, const Composite& composite)
-      : op_(op) {
+      : op_(op), instead_(composite.instead) {
     for (const auto& argument : op.schema().arguments()) {
       read_.push_back(contains(composite.read, argument.name()));
       may_be_plain_.push_back(
@@ -109,6 +117,9 @@ class CompositeKernel final : public c10::OperatorKernel {
       if (read_[i] && args[i].isTensor() && is_dtensor(args[i].toTensor())) {
         args[i] = plain_value(args[i].toTensor());
       }
+    }
+    if (instead_ != nullptr && instead_(*stack)) {
+      return;
     }
     const ImplicitScope implicit;
     // What it writes is its own, unless the caller gave it an `out`.
@@ -133,9 +144,33 @@ class CompositeKernel final : public c10::OperatorKernel {
   }
 
   OpInfo op_;
+  bool (*instead_)(torch::jit::Stack& stack);
   std::vector<bool> read_;
   std::vector<bool> may_be_plain_;
 };
+
+bool attention_with_dropout(torch::jit::Stack& stack) {
+  // query, key, value, attn_mask?, dropout_p, is_causal, scale?, enable_gqa
+  constexpr size_t kArguments = 8;
+  auto* args = stack.data() + stack.size() - kArguments;
+  const double dropout = args[4].toDouble();
+  if (dropout == 0) {
+    return false;
+  }
+  auto result = std::get<0>(at::_scaled_dot_product_attention_math(
+      args[0].toTensor(),
+      args[1].toTensor(),
+      args[2].toTensor(),
+      args[3].toOptional<at::Tensor>(),
+      dropout,
+      args[5].toBool(),
+      /*dropout_mask=*/std::nullopt,
+      args[6].toOptional<double>(),
+      args[7].toBool()));
+  torch::jit::drop(stack, kArguments);
+  stack.emplace_back(std::move(result));
+  return true;
+}
 
 // ATen's kernel reads memory where no gradient is wanted.
 at::Tensor max_pool1d(

@@ -64,7 +64,8 @@ Shards shards_like(
       given.str(),
       ", and the step writes into it: redistribute it to the parameter's "
       "layout first");
-  const auto moved = alike ? tensor : redistribute(tensor, wanted.placements);
+  const auto moved =
+      alike ? tensor : redistribute(tensor, wanted.placements, op);
   return current_shards(moved);
 }
 

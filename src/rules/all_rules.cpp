@@ -15,10 +15,17 @@ void add_all_rules(RuleTable& table) {
   add_embedding_rules(table);
   add_bag_rules(table);
   add_attention_rules(table);
+  add_bin_rules(table);
   add_convolution_rules(table);
+  add_diagonal_rules(table);
+  add_distance_rules(table);
+  add_fourier_rules(table);
   add_group_norm_rules(table);
+  add_linalg_rules(table);
+  add_margin_loss_rules(table);
+  add_sampling_rules(table);
+  add_segment_rules(table);
   add_spatial_rules(table);
-  add_batched_rules(table);
 }
 
 }  // namespace tessera::detail

@@ -1,4 +1,5 @@
-// Group norm: groups of channels of one sample are normalised together.
+// Group norm, where groups of channels of one sample are normalised together,
+// and batch norm by statistics that are given.
 #include "rules/layer_families.h"
 #include "rules/rows.h"
 
@@ -42,9 +43,34 @@ std::vector<Sizes> group_norm_backward_sizes(const OpCall& call) {
   return {call.tensor(1).sizes, channels, channels};
 }
 
+// native_batch_norm(input, weight?, bias?, running_mean, running_var, training)
+//   -> output, save_mean, save_invstd
+// In training it is made of others, this one without training among them; the
+// last two results are then empty.
+Rows batch_norm_rows(const OpCall& call) {
+  Rows rows;
+  if (call.boolean("training")) {
+    return rows;
+  }
+  for (int64_t d = 0; d < call.tensor(0).dim(); ++d) {
+    const Placement channels = d == 1 ? S(0) : R;
+    rows.push_back(
+        {{S(d), channels, channels, channels, channels},
+         {S(d), R, R},
+         Needs::NonEmpty});
+  }
+  return rows;
+}
+
+std::vector<Sizes> batch_norm_sizes(const OpCall& call) {
+  return {call.tensor(0).sizes, Sizes{0}, Sizes{0}};
+}
+
 }  // namespace
 
 void add_group_norm_rules(RuleTable& table) {
+  table.add(
+      "aten::native_batch_norm", rule_of(batch_norm_rows, batch_norm_sizes));
   Rule forward{.rows = group_norm_rows, .output_sizes = group_norm_sizes};
   forward.local_arguments = {local_samples(0)};
   table.add("aten::native_group_norm", forward);

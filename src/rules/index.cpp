@@ -170,10 +170,72 @@ Rows index_add_rows(const OpCall& call) {
   return rows;
 }
 
+// index_copy(self, dim, index, source), index_reduce, index_fill(self, dim,
+// index, value): row by row along `dim`. Of several values for one place any
+// may win, so that pending terms do not pass.
+Rows index_write_rows(const OpCall& call) {
+  const TensorArg& self = call.tensor(0);
+  const int64_t dim = call.dimension("dim", self.dim());
+  const size_t operands = operand_count(call);
+  Rows rows;
+  for (int64_t d = 0; d < self.dim(); ++d) {
+    if (d == dim) {
+      continue;
+    }
+    Row row({S(d), R}, {S(d)});
+    if (operands == 3) {
+      row.inputs.push_back(call.tensor(2).dim() == self.dim() ? S(d) : R);
+    }
+    rows.push_back(std::move(row));
+  }
+  return place_outs(call, std::move(rows));
+}
+
+// scatter_reduce(self, dim, index, src, reduce): sums are linear.
+Rows scatter_reduce_rows(const OpCall& call) {
+  const bool sums = call.argument("reduce").toStringView() == "sum" &&
+                    call.boolean("include_self");
+  return sums ? scatter_add_rows(call) : scatter_rows(call);
+}
+
+// take(self, index): of the elements of `self` in a row.
+Rows take_rows(const OpCall& call) {
+  Rows rows;
+  for (int64_t d = 0; d < call.tensor(1).dim(); ++d) {
+    rows.push_back({{R, S(d)}, {S(d)}});
+  }
+  for (const ReduceOp op : kEveryReduction) {
+    rows.push_back({{P(op), R}, {P(op)}});
+  }
+  return rows;
+}
+
+std::vector<Sizes> same_as_self(const OpCall& call) {
+  return {call.tensor(0).sizes};
+}
+
 }  // namespace
 
 void add_index_rules(RuleTable& table) {
   add_index_tensor_rules(table);
+  table.add(
+      {"aten::index_copy",
+       "aten::index_copy_",
+       "aten::index_fill",
+       "aten::index_fill_",
+       "aten::index_reduce",
+       "aten::index_reduce_"},
+      {.rows = index_write_rows,
+       .output_sizes = same_as_self,
+       .checked_arguments = {"index"}});
+  table.add(
+      {"aten::scatter_reduce", "aten::scatter_reduce_"},
+      {.rows = scatter_reduce_rows, .checked_arguments = {"index"}});
+  Rule take = rule_of(take_rows, [](const OpCall& call) {
+    return std::vector<Sizes>{call.tensor(1).sizes};
+  });
+  take.checked_arguments = {"index"};
+  table.add("aten::take", take);
   table.add(
       "aten::index_select",
       {.rows = index_select_rows,

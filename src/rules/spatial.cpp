@@ -78,12 +78,139 @@ Rule adaptive_average_rule(int64_t spatial) {
   return rule;
 }
 
-Rule adaptive_average_backward_rule(int64_t spatial) {
+// The same where ATen has no meta kernel: the result has the size of `self`.
+Rule sized_backward_rule(int64_t spatial) {
   Rule rule = pooling_backward_rule(spatial);
   rule.output_sizes = [](const OpCall& call) -> std::vector<Sizes> {
     return {call.tensor(1).sizes};
   };
   return rule;
+}
+
+// A list argument that may have one element for all dimensions.
+int64_t along(const Sizes& list, int64_t dim) {
+  return list.size() == 1 ? list[0] : list[dim];
+}
+
+// max_pool3d_with_indices(self, kernel, stride, padding, dilation, ceil_mode)
+std::vector<Sizes> max_pool3d_sizes(const OpCall& call) {
+  Sizes sizes = call.tensor(0).sizes;
+  const Sizes kernel = call.integers("kernel_size");
+  const Sizes stride = call.integers("stride");
+  const Sizes padding = call.integers("padding");
+  const Sizes dilation = call.integers("dilation");
+  const bool ceil = call.boolean("ceil_mode");
+  for (int64_t d = 0; d < 3; ++d) {
+    int64_t& size = sizes[sizes.size() - 3 + d];
+    const int64_t pad = along(padding, d);
+    const int64_t step = along(stride.empty() ? kernel : stride, d);
+    const int64_t reach = along(dilation, d) * (along(kernel, d) - 1) + 1;
+    int64_t count = (size + 2 * pad - reach + (ceil ? step - 1 : 0)) / step + 1;
+    // The last window starts inside the input or its left padding.
+    if (ceil && (count - 1) * step >= size + pad) {
+      --count;
+    }
+    size = count;
+  }
+  return {sizes, sizes};
+}
+
+// max_unpool*(self, indices, output_size, ...)
+Rule max_unpool_rule(int64_t spatial) {
+  Rule rule = spatial_linear_rule(spatial);
+  rule.output_sizes = [spatial](const OpCall& call) -> std::vector<Sizes> {
+    Sizes sizes = call.tensor(0).sizes;
+    const Sizes wanted = call.integers("output_size");
+    for (int64_t d = 0; d < spatial; ++d) {
+      sizes[sizes.size() - spatial + d] = wanted[d];
+    }
+    return {sizes};
+  };
+  rule.checked_arguments = {"indices"};
+  return rule;
+}
+
+// fractional_max_pool*(self, kernel, output_size, random_samples[n, c, k])
+Rule fractional_rule(int64_t spatial) {
+  return rule_of([spatial](const OpCall& call) {
+    const int64_t leading = call.tensor(0).dim() - spatial;
+    Rows rows;
+    for (int64_t d = 0; d < leading; ++d) {
+      // One sample has no dimension for it, its random samples have.
+      rows.push_back(
+          {{S(d), S(leading == 1 ? 1 : d)}, {S(d), S(d)}, Needs::NonEmpty});
+    }
+    return rows;
+  });
+}
+
+// im2col(self[..., c, h, w]) and col2im(self[..., c * k, l]): channels that are
+// whole stay whole.
+Rule column_rule(int64_t spatial) {
+  return rule_of([spatial](const OpCall& call) {
+    const int64_t channels = call.tensor(0).dim() - spatial - 1;
+    Rows rows;
+    for (int64_t d = 0; d <= channels; ++d) {
+      const Needs needs = d == channels ? Needs::Even : Needs::NonEmpty;
+      rows.push_back({{S(d)}, {S(d)}, needs});
+    }
+    pass_reductions(rows, call, kLinearReductions);
+    return rows;
+  });
+}
+
+std::vector<Sizes> im2col_sizes(const OpCall& call) {
+  const Sizes& self = call.tensor(0).sizes;
+  const Sizes kernel = call.integers("kernel_size");
+  const Sizes dilation = call.integers("dilation");
+  const Sizes padding = call.integers("padding");
+  const Sizes stride = call.integers("stride");
+  int64_t columns = 1;
+  for (int64_t d = 0; d < 2; ++d) {
+    const int64_t reach = along(dilation, d) * (along(kernel, d) - 1) + 1;
+    const int64_t size = self[self.size() - 2 + d] + 2 * along(padding, d);
+    columns *= (size - reach) / along(stride, d) + 1;
+  }
+  Sizes sizes(self.begin(), self.end() - 2);
+  sizes.back() *= along(kernel, 0) * along(kernel, 1);
+  sizes.push_back(columns);
+  return {sizes};
+}
+
+std::vector<Sizes> col2im_sizes(const OpCall& call) {
+  const Sizes& self = call.tensor(0).sizes;
+  const Sizes kernel = call.integers("kernel_size");
+  Sizes sizes(self.begin(), self.end() - 1);
+  sizes.back() /= along(kernel, 0) * along(kernel, 1);
+  for (const int64_t size : call.integers("output_size")) {
+    sizes.push_back(size);
+  }
+  return {sizes};
+}
+
+void add_padding_rules(RuleTable& table) {
+  table.add("aten::reflection_pad1d", spatial_linear_rule(1));
+  table.add("aten::reflection_pad3d", spatial_linear_rule(3));
+  table.add("aten::replication_pad1d", spatial_linear_rule(1));
+  table.add("aten::replication_pad2d", spatial_linear_rule(2));
+  table.add("aten::replication_pad3d", spatial_linear_rule(3));
+  Rule reflection = spatial_linear_rule(2);
+  reflection.output_sizes = [](const OpCall& call) -> std::vector<Sizes> {
+    Sizes sizes = call.tensor(0).sizes;
+    const Sizes padding = call.integers("padding");
+    sizes[sizes.size() - 1] += padding[0] + padding[1];
+    sizes[sizes.size() - 2] += padding[2] + padding[3];
+    return {sizes};
+  };
+  table.add("aten::reflection_pad2d", reflection);
+  for (const char* kind : {"reflection", "replication"}) {
+    const std::string name = std::string("aten::") + kind + "_pad";
+    for (int64_t spatial = 1; spatial <= 3; ++spatial) {
+      table.add(
+          name + std::to_string(spatial) + "d_backward",
+          sized_backward_rule(spatial));
+    }
+  }
 }
 
 }  // namespace
@@ -100,11 +227,9 @@ void add_spatial_rules(RuleTable& table) {
   table.add("aten::avg_pool3d", spatial_linear_rule(3));
   table.add("aten::avg_pool3d_backward", pooling_backward_rule(3));
   table.add("aten::_adaptive_avg_pool2d", adaptive_average_rule(2));
-  table.add(
-      "aten::_adaptive_avg_pool2d_backward", adaptive_average_backward_rule(2));
+  table.add("aten::_adaptive_avg_pool2d_backward", sized_backward_rule(2));
   table.add("aten::_adaptive_avg_pool3d", adaptive_average_rule(3));
-  table.add(
-      "aten::_adaptive_avg_pool3d_backward", adaptive_average_backward_rule(3));
+  table.add("aten::_adaptive_avg_pool3d_backward", sized_backward_rule(3));
 
   const auto add_upsample = [&](const std::string& name, int64_t spatial) {
     table.add("aten::" + name, spatial_linear_rule(spatial));
@@ -123,11 +248,23 @@ void add_spatial_rules(RuleTable& table) {
   add_upsample("upsample_nearest3d", 3);
   add_upsample("_upsample_nearest_exact3d", 3);
 
-  table.add("aten::reflection_pad1d", spatial_linear_rule(1));
-  table.add("aten::reflection_pad3d", spatial_linear_rule(3));
-  table.add("aten::replication_pad1d", spatial_linear_rule(1));
-  table.add("aten::replication_pad2d", spatial_linear_rule(2));
-  table.add("aten::replication_pad3d", spatial_linear_rule(3));
+  add_padding_rules(table);
+  Rule max_pool3d = leading_rule(3);
+  max_pool3d.output_sizes = max_pool3d_sizes;
+  table.add("aten::max_pool3d_with_indices", max_pool3d);
+  table.add("aten::max_pool3d_with_indices_backward", sized_backward_rule(3));
+  table.add("aten::max_unpool2d", max_unpool_rule(2));
+  table.add("aten::max_unpool3d", max_unpool_rule(3));
+  table.add("aten::fractional_max_pool2d", fractional_rule(2));
+  table.add("aten::fractional_max_pool2d_backward", pooling_backward_rule(2));
+  table.add("aten::fractional_max_pool3d", fractional_rule(3));
+  table.add("aten::fractional_max_pool3d_backward", sized_backward_rule(3));
+  Rule im2col = column_rule(2);
+  im2col.output_sizes = im2col_sizes;
+  table.add("aten::im2col", im2col);
+  Rule col2im = column_rule(1);
+  col2im.output_sizes = col2im_sizes;
+  table.add("aten::col2im", col2im);
 }
 
 }  // namespace tessera::detail

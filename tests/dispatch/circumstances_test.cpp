@@ -35,6 +35,7 @@ bool is_unsafe(const testing::Sample& sample, Circumstances circumstances) {
          (sample.op.starts_with("aten::_stack") ||
           sample.op.starts_with("aten::_scaled_dot_product") ||
           sample.op == "aten::adaptive_max_pool3d_backward" ||
+          sample.op.starts_with("aten::fractional_max_pool") ||
           sample.op == "aten::native_group_norm_backward" ||
           sample.op == "aten::native_layer_norm_backward");
 }

@@ -1,0 +1,28 @@
+// What an op moves between ranks by itself, and the scope that forbids it.
+#pragma once
+
+#include <string_view>
+
+#include "dispatch/op_info.h"
+#include "plan/redistribute_plan.h"
+#include "tessera/spec.h"
+
+namespace tessera::detail {
+
+// Before an op redistributes a tensor by itself. Throws c10::Error in an
+// ExplicitCommunication scope if a step of the plan communicates; names the op,
+// the tensor, the steps and the bytes that a rank hands over.
+void check_implicit_move(
+    std::string_view op,
+    std::string_view tensor,
+    const Spec& from,
+    const RedistributePlan& plan);
+
+// The same for an argument of the op, by its number in the schema.
+void check_implicit_move(
+    const OpInfo& op,
+    size_t argument,
+    const Spec& from,
+    const RedistributePlan& plan);
+
+}  // namespace tessera::detail

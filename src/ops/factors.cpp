@@ -1,0 +1,88 @@
+// Determinants and solutions. ATen factors a matrix or its transpose, whichever
+// lies better in memory, and its formulas ask the matrix which it was: shards
+// must lie as the whole tensor says.
+#include <ATen/ops/contiguous.h>
+
+#include <tuple>
+
+#include "dispatch/autograd.h"
+#include "dispatch/run_by_rule.h"
+#include "dispatch/tensor.h"
+#include "ops/all_ops.h"
+#include "tessera/shard_math.h"
+
+namespace tessera::detail {
+namespace {
+
+// Matrices whole, batches sharded as they are where every rank has some.
+Placements whole_matrices(const Spec& spec) {
+  Placements placements = spec.placements;
+  const int64_t batch = spec.dim() - 2;
+  bool some_rank_has_none = false;
+  for (auto& placement : placements) {
+    if (!placement.is_shard() || placement.dim() >= batch) {
+      placement = Replicate();
+    }
+  }
+  for (int64_t d = 0; d < batch; ++d) {
+    some_rank_has_none |=
+        evenness(spec.sizes[d], d, spec.mesh, placements) == Evenness::Any;
+  }
+  return some_rank_has_none ? Placements(spec.mesh.ndim(), Replicate())
+                            : placements;
+}
+
+at::Tensor lying_as_said(const at::Tensor& matrices) {
+  if (!is_dtensor(matrices) || matrices.dim() < 2) {
+    return matrices;
+  }
+  const auto whole = redistribute(
+      matrices,
+      whole_matrices(*distributed_meta(matrices).spec),
+      "aten::linalg");
+  return matrices.is_contiguous() ? whole.contiguous()
+                                  : whole.mT().contiguous().mT();
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> linalg_det(
+    const at::Tensor& self) {
+  static const OpInfo& op = aten_op("_linalg_det");
+  const auto results = run_by_rule(op, lying_as_said(self));
+  return {results[0].toTensor(), results[1].toTensor(), results[2].toTensor()};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> linalg_slogdet(
+    const at::Tensor& self) {
+  static const OpInfo& op = aten_op("_linalg_slogdet");
+  const auto results = run_by_rule(op, lying_as_said(self));
+  return {
+      results[0].toTensor(),
+      results[1].toTensor(),
+      results[2].toTensor(),
+      results[3].toTensor()};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> linalg_solve_ex(
+    const at::Tensor& self,
+    const at::Tensor& right,
+    bool left,
+    bool check_errors) {
+  static const OpInfo& op = aten_op("_linalg_solve_ex");
+  const auto results =
+      run_by_rule(op, lying_as_said(self), right, left, check_errors);
+  return {
+      results[0].toTensor(),
+      results[1].toTensor(),
+      results[2].toTensor(),
+      results[3].toTensor()};
+}
+
+}  // namespace
+
+void register_factors(OpRegistry& ops) {
+  ops.composed("_linalg_det", &linalg_det);
+  ops.composed("_linalg_slogdet", &linalg_slogdet);
+  ops.composed("_linalg_solve_ex", &linalg_solve_ex);
+}
+
+}  // namespace tessera::detail
