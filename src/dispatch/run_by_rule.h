@@ -23,6 +23,10 @@ torch::jit::Stack run_by_rule(const OpInfo& op, Args&&... args) {
   return stack;
 }
 
+// Without pending reductions: what is used more than once is reduced once.
+// Communicates, for the op `cause`. Requires: the tensor is distributed.
+at::Tensor reduced_for(const at::Tensor& tensor, const char* cause);
+
 // The dtype in which sums of `dtype` are accumulated: float for half types.
 at::ScalarType accumulate_dtype(at::ScalarType dtype);
 

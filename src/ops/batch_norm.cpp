@@ -5,20 +5,18 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mean.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/sub.h>
 #include <ATen/ops/sum.h>
-#include <ATen/ops/var_mean.h>
 
 #include <array>
 #include <tuple>
 
-#include "dispatch/autograd.h"
 #include "dispatch/run_by_rule.h"
-#include "dispatch/tensor.h"
 #include "ops/all_ops.h"
 
 namespace tessera::detail {
@@ -36,12 +34,8 @@ std::optional<at::Tensor> in_dtype(
                            : std::nullopt;
 }
 
-// Without pending reductions: what is used more than once is reduced once.
 at::Tensor reduced(const at::Tensor& tensor) {
-  return redistribute(
-      tensor,
-      grad_placements_of(distributed_meta(tensor).spec->placements),
-      "aten::native_batch_norm");
+  return reduced_for(tensor, "aten::native_batch_norm");
 }
 
 // All dimensions but that of the channels.
@@ -122,10 +116,13 @@ BatchNormResults native_batch_norm(
         results[0].toTensor(), results[1].toTensor(), results[2].toTensor()};
   }
   const auto dtype = accumulate_dtype(input.scalar_type());
-  auto [variance, average] = at::var_mean(
-      input.to(dtype), sample_dims(input), at::Scalar(0), /*keepdim=*/false);
-  const auto mean = reduced(average);
-  const auto var = reduced(variance);
+  const auto dims = sample_dims(input);
+  const auto values = input.to(dtype);
+  const auto mean = reduced(at::mean(values, dims));
+  // In a second pass: deviations from the mean are small where values may not
+  // be.
+  const auto centred = at::sub(values, by_channel(mean, input));
+  const auto var = reduced(at::mean(at::mul(centred, centred), dims));
   const auto count = static_cast<double>(samples_of(input));
   blend(running_mean, mean, momentum);
   blend(running_var, at::mul(var, count / (count - 1)), momentum);
@@ -217,6 +214,44 @@ BatchNormResults native_batch_norm_backward(
   return results;
 }
 
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> with_update(
+    const at::Tensor& input,
+    const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& bias,
+    at::Tensor& running_mean,
+    at::Tensor& running_var,
+    double momentum,
+    double eps) {
+  auto [output, mean, invstd] = detail::native_batch_norm(
+      input, weight, bias, running_mean, running_var, true, momentum, eps);
+  return {output, mean, invstd, at::empty({0}, at::kByte)};
+}
+
+BatchNormResults update_backward(
+    const at::Tensor& grad,
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    const std::optional<at::Tensor>& running_mean,
+    const std::optional<at::Tensor>& running_var,
+    const std::optional<at::Tensor>& saved_mean,
+    const std::optional<at::Tensor>& saved_invstd,
+    bool update,
+    double eps,
+    std::array<bool, 3> wanted,
+    const at::Tensor& /*reserve*/) {
+  return detail::native_batch_norm_backward(
+      grad,
+      input,
+      weight,
+      running_mean,
+      running_var,
+      saved_mean,
+      saved_invstd,
+      update,
+      eps,
+      wanted);
+}
+
 // Which kernel one device would take, cuDNN's say, is no matter here.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t>
 batch_norm_impl_index(
@@ -241,6 +276,8 @@ void register_batch_norm(OpRegistry& ops) {
   ops.composed("_native_batch_norm_legit", &with_statistics);
   ops.composed("_native_batch_norm_legit.no_stats", &without_statistics);
   ops.composed("native_batch_norm_backward", &native_batch_norm_backward);
+  ops.composed("_batch_norm_with_update", &with_update);
+  ops.composed("batch_norm_backward", &update_backward);
   ops.composed("_batch_norm_impl_index", &batch_norm_impl_index);
   ops.above_autograd("_batch_norm_impl_index", &batch_norm_impl_index);
 }

@@ -127,6 +127,8 @@ std::tuple<at::Tensor, at::Tensor> nll_loss_forward(
   auto loss = results[0].toTensor();
   auto total_weight = results[1].toTensor();
   if (reduction == at::Reduction::Mean) {
+    // The gradient divides by it too.
+    total_weight = reduced_for(total_weight, "aten::nll_loss_forward");
     loss = at::div(loss, total_weight);
   }
   return {std::move(loss), std::move(total_weight)};

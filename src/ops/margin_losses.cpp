@@ -104,6 +104,7 @@ std::tuple<at::Tensor, at::Tensor> nll_loss2d(
   auto loss = results[0].toTensor();
   auto total_weight = results[1].toTensor();
   if (mean) {
+    total_weight = reduced_for(total_weight, "aten::nll_loss2d_forward");
     loss = at::div(loss, total_weight);
   }
   return {std::move(loss), std::move(total_weight)};

@@ -27,12 +27,29 @@ void check_fillable(const char* op, const at::Tensor& self) {
   begin_write(self, op);
   for (const auto& placement : meta.spec->placements) {
     TORCH_CHECK(
-        !placement.is_partial(),
+        placement.kind() != Placement::Kind::MaskPartial,
         "[",
         op,
         "] cannot fill the terms of a pending reduction, ",
         to_string(meta.spec->placements),
         ": redistribute the tensor first");
+  }
+}
+
+// Terms of a pending reduction that was filled with one value on every rank:
+// the first rank keeps it where they add up or multiply.
+void leave_to_the_first(
+    const Spec& spec, int64_t position, const at::Tensor& shard) {
+  for (int64_t m = 0; m < spec.mesh.ndim(); ++m) {
+    const Placement& placement = spec.placements[m];
+    if (!placement.is_partial() || spec.mesh.coordinate(position, m) == 0) {
+      continue;
+    }
+    if (placement.reduce_op() == ReduceOp::Sum) {
+      shard.zero_();
+    } else if (placement.reduce_op() == ReduceOp::Product) {
+      shard.fill_(1);
+    }
   }
 }
 
@@ -68,6 +85,7 @@ void fill(
     } else {
       fill_random_(shard, draw, stream, region);
     }
+    leave_to_the_first(*meta.spec, meta.spec->mesh.local_positions()[i], shard);
   }
 }
 
