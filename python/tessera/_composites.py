@@ -4,7 +4,8 @@ torch.masked.var makes counts, which are the same on every rank. Called with
 distributed tensors, these functions take what they make as replicated. A plain
 tensor among the arguments is the caller's, and is refused as elsewhere. Functions
 that make random tensors are left alone, as ranks would make different ones, but for
-fractional pooling, which is given the numbers that it would draw.
+fractional pooling, which is given the numbers that it would draw. A function that
+clamps a copy of its argument in place is given one that is not pending.
 """
 
 import functools
@@ -16,6 +17,7 @@ import torch.masked
 from torch.utils import _pytree
 
 from tessera import _C
+from tessera.placement_types import Replicate
 
 
 def _replicating(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,6 +53,25 @@ def _drawing(function: Callable[..., Any], spatial: int) -> Callable[..., Any]:
     return call
 
 
+def _reduced(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or not _C.is_dtensor(value):
+        return value
+    placements = [Replicate() if p.is_partial() else p for p in value.placements]
+    return value.redistribute(value.device_mesh, placements)
+
+
+def _reducing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For a function that writes, in place, what is not linear in its arguments."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(
+            *map(_reduced, args), **{key: _reduced(v) for key, v in kwargs.items()}
+        )
+
+    return call
+
+
 _FUNCTIONS = {
     torch: ("unravel_index",),
     torch.masked: (
@@ -74,6 +95,7 @@ def _install() -> None:
         for name in names:
             setattr(owner, name, _replicating(getattr(owner, name)))
     functional = torch.nn.functional
+    functional.gaussian_nll_loss = _reducing(functional.gaussian_nll_loss)
     for spatial in (2, 3):
         name = f"fractional_max_pool{spatial}d"
         setattr(functional, name, _drawing(getattr(functional, name), spatial))

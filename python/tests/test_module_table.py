@@ -444,7 +444,7 @@ def check_close(actual, expected, what):
 
 
 def layouts(module):
-    """How parameters lie, and whether the batch is sharded."""
+    """The dimension that parameters are sharded on, and whether the batch is."""
     dims = max((p.dim() for p in module.parameters()), default=0)
     for dim in [None, *range(dims)]:
         for batch in (False, True):

@@ -402,7 +402,7 @@ def everywhere(parameter):
     return [Replicate()]
 
 
-# How parameters lie by module, and how the batch does.
+# The placements of parameters, by module, and of the batch.
 LAYOUTS = {
     "data parallel": (lambda module: everywhere, Shard(0)),
     "sharded parameters": (lambda module: first_dim, Shard(0)),

@@ -1,6 +1,6 @@
-// Determinants and solutions. ATen factors a matrix or its transpose, whichever
-// lies better in memory, and its formulas ask the matrix which it was: shards
-// must lie as the whole tensor says.
+// Determinants and solutions. ATen factors a matrix or its transpose, depending
+// on its strides, and its formulas ask the matrix which it was: shards must
+// have the order of strides of the whole tensor.
 #include <ATen/ops/contiguous.h>
 
 #include <tuple>
@@ -32,7 +32,7 @@ Placements whole_matrices(const Spec& spec) {
                             : placements;
 }
 
-at::Tensor lying_as_said(const at::Tensor& matrices) {
+at::Tensor in_own_order(const at::Tensor& matrices) {
   if (!is_dtensor(matrices) || matrices.dim() < 2) {
     return matrices;
   }
@@ -47,14 +47,14 @@ at::Tensor lying_as_said(const at::Tensor& matrices) {
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linalg_det(
     const at::Tensor& self) {
   static const OpInfo& op = aten_op("_linalg_det");
-  const auto results = run_by_rule(op, lying_as_said(self));
+  const auto results = run_by_rule(op, in_own_order(self));
   return {results[0].toTensor(), results[1].toTensor(), results[2].toTensor()};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> linalg_slogdet(
     const at::Tensor& self) {
   static const OpInfo& op = aten_op("_linalg_slogdet");
-  const auto results = run_by_rule(op, lying_as_said(self));
+  const auto results = run_by_rule(op, in_own_order(self));
   return {
       results[0].toTensor(),
       results[1].toTensor(),
@@ -69,7 +69,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> linalg_solve_ex(
     bool check_errors) {
   static const OpInfo& op = aten_op("_linalg_solve_ex");
   const auto results =
-      run_by_rule(op, lying_as_said(self), right, left, check_errors);
+      run_by_rule(op, in_own_order(self), right, left, check_errors);
   return {
       results[0].toTensor(),
       results[1].toTensor(),

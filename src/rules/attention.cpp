@@ -16,8 +16,8 @@ struct Shapes {
   const TensorArg& value;
   const TensorArg* mask;  // nullptr where the kernel takes none
 
-  // How the mask lies when dimension `dim` of the query is sharded: it may lack
-  // the dimension, or have size 1 there.
+  // The mask's placement when dimension `dim` of the query is sharded: it may
+  // lack the dimension, or have size 1 there.
   Placement mask_placement(int64_t dim) const {
     if (mask == nullptr || !mask->defined) {
       return R;

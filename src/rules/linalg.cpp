@@ -22,7 +22,7 @@ int64_t batch_ndim(const OpCall& call, const Cores& cores) {
   return dims;
 }
 
-// Where operand `i` lies if dimension `dim` of the batch is cut.
+// The placement of operand `i` if dimension `dim` of the batch is sharded.
 Placement own_placement(
     const OpCall& call, const Cores& cores, size_t i, int64_t dim) {
   const TensorArg& tensor = call.tensor(i);
