@@ -179,7 +179,7 @@ def body_ways(here):
         ts.EmbeddingScope(strategy="fastest")
 
 
-def body_bag_ways(here):
+def body_bag_strategies(here):
     mesh = mesh_here()
     bag = nn.EmbeddingBag(ROWS, COLUMNS, mode="sum")
     ids = torch.randint(0, ROWS, (8, 3))
@@ -271,7 +271,7 @@ test_simulated, test_processes = in_both_worlds(
     body_communication,
     body_max_norm,
     body_ways,
-    body_bag_ways,
+    body_bag_strategies,
     body_index_errors,
     body_bag_index_errors,
     body_frequency_and_sparse,

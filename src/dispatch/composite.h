@@ -1,8 +1,8 @@
 // Ops that ATen makes of others, above our kernels, and that write in place
 // into results of their own: mean(...).add_(eps). What they write may lie such
 // that the op cannot keep the layout, a pending sum say. The caller never hears
-// of it: it is redistributed first, as in derivative formulas. Elsewhere a write
-// into a pending reduction is refused.
+// of it: it is redistributed first, as in derivative formulas. Elsewhere a
+// write into a pending reduction is refused.
 #pragma once
 
 #include <ATen/core/stack.h>

@@ -33,6 +33,13 @@ at::Tensor replicated(const at::Tensor& tensor, const DeviceMesh& mesh) {
   return from_shards(std::move(spec), {tensor.contiguous()}, /*shared=*/true);
 }
 
+// Indices and offsets of different types are brought to one, as ATen does.
+at::Tensor promoted(const at::Tensor& tensor, const at::Tensor& other) {
+  const auto dtype =
+      c10::promoteTypes(tensor.scalar_type(), other.scalar_type());
+  return tensor.scalar_type() == dtype ? tensor : tensor.to(dtype);
+}
+
 // aten::_embedding_bag. Of its results only the first is used: the others serve
 // ATen's own backward.
 struct AtenBag {
@@ -91,6 +98,8 @@ BagCall checked_call(AtenBag::Args args) {
       args.indices.sizes(),
       " and ",
       args.offsets.sizes());
+  args.indices = promoted(args.indices, args.offsets);
+  args.offsets = promoted(args.offsets, args.indices);
   auto& weights = args.per_sample_weights;
   if (weights.has_value() && !weights->defined()) {
     weights = std::nullopt;

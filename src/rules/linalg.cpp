@@ -235,10 +235,10 @@ void add_linalg_rules(RuleTable& table) {
 
   table.add(
       "aten::linalg_householder_product", batch_rule({2, 1}, matrix_sizes));
-  table.add("aten::lu_unpack", batch_rule({2, 1}));
+  table.add("aten::lu_unpack", checked(batch_rule({2, 1}), "LU_pivots"));
   table.add(
       {"aten::linalg_lu_solve", "aten::linalg_ldl_solve"},
-      solving_rule({2, 1, 2}, 2));
+      checked(solving_rule({2, 1, 2}, 2), "pivots"));
   table.add("aten::_cholesky_solve_helper", batch_rule({2, 2}, matrix_sizes));
   table.add(
       "aten::cholesky_solve", solving_rule({2, 2}, 0, cholesky_solve_sizes));

@@ -78,8 +78,9 @@ TEST_F(CudaProcesses, EveryLayoutToEveryOther) {
 TEST_F(CudaProcesses, LookupsOfEveryLayoutAndWay) {
   const auto indices = torch::randint(0, 10, {7, 3}, torch::kLong);
   const auto grad = torch::randn({7, 3, 6});
-  for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
-    const ts::EmbeddingScope scope({.way = way});
+  for (const auto strategy :
+       {ts::LookupStrategy::Gather, ts::LookupStrategy::Exchange}) {
+    const ts::EmbeddingScope scope({.strategy = strategy});
     for (const auto& table : layouts()) {
       for (const auto& batch : layouts()) {
         for (const bool sparse : {false, true}) {

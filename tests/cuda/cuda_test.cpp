@@ -347,13 +347,15 @@ TEST_P(Cuda, ALookupWaitsOnceForTheDevice) {
   const auto w = placed(torch::randn({40, 6}).requires_grad_(), Shard(0));
   const auto ids = placed(torch::randint(0, 40, {12}, torch::kLong), Shard(0));
   const auto grad = placed(torch::randn({12, 6}), Shard(0));
-  for (const auto way : {ts::LookupWay::Gather, ts::LookupWay::Exchange}) {
-    const ts::EmbeddingScope scope({.way = way});
+  for (const auto strategy :
+       {ts::LookupStrategy::Gather, ts::LookupStrategy::Exchange}) {
+    const ts::EmbeddingScope scope({.strategy = strategy});
     at::embedding(w, ids).backward(grad);  // plans
     w.mutable_grad() = at::Tensor();
     const Waits waits;
     const auto rows = at::embedding(w, ids);
-    EXPECT_LE(waits.count(), way == ts::LookupWay::Exchange ? ranks_ : 0);
+    EXPECT_LE(
+        waits.count(), strategy == ts::LookupStrategy::Exchange ? ranks_ : 0);
     const int64_t before = waits.count();
     rows.backward(grad);
     EXPECT_EQ(waits.count(), before);

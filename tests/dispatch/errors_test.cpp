@@ -82,14 +82,15 @@ TEST(Errors, OpWithoutARuleNamesItself) {
     const auto x = laid_out(value(), mesh, Shard(0), 1);
     const Strict strict;
     EXPECT_THAT(
-        error_of<c10::NotImplementedError>([&] { at::geqrf(x); }),
+        error_of<c10::NotImplementedError>([&] { at::unique_consecutive(x); }),
         AllOf(
-            HasSubstr("aten.geqrf.default does not have a sharding "
-                      "strategy registered"),
+            HasSubstr(
+                "aten.unique_consecutive.default does not have a sharding "
+                "strategy registered"),
             HasSubstr("full_tensor"),
             HasSubstr("register_rule")));
     EXPECT_THAT(
-        error_of<c10::NotImplementedError>([&] { at::linalg_eigvals(x); }),
+        error_of<c10::NotImplementedError>([&] { at::block_diag({x, x}); }),
         HasSubstr("does not have a sharding strategy registered"));
   });
 }

@@ -134,12 +134,13 @@ TEST(OpOracleSelfTest, FindsAWrongNumber) {
 // An op that is refused is a failure, too, unless the sample says so.
 TEST(OpOracleSelfTest, FindsARefusal) {
   const Strict strict;
-  tessera::testing::Sample sample{"aten::histc", {tessera::testing::t({5, 3})}};
+  tessera::testing::Sample sample{
+      "aten::unique_consecutive", {tessera::testing::t({5, 3})}};
   tessera::testing::with_mesh({4}, [&](const DeviceMesh& mesh) {
     const auto verdict = Oracle(sample).check(mesh, {{Shard(0)}});
     EXPECT_FALSE(verdict.refused);
     EXPECT_THAT(verdict.failure, ::testing::HasSubstr("refused"));
-    sample.refusal = "aten.histc.default";
+    sample.refusal = "aten.unique_consecutive.default";
     EXPECT_TRUE(Oracle(sample).check(mesh, {{Shard(0)}}).refused);
   });
 }
