@@ -45,6 +45,10 @@ void add_linalg_samples(Samples& samples) {
       {"aten::linalg_cross", {t({4, 1, 3}), t({4, 5, 3})}, "broadcast"});
   samples.push_back({"aten::cdist", {t({4, 5, 3}), t({4, 6, 3}), 2.0}});
   samples.push_back(
+      {"aten::cdist", {t({5, 3}), t({4, 6, 3}), 2.0}, "broadcast"});
+  samples.push_back(
+      {"aten::cdist", {t({4, 5, 3}), t({1, 6, 3}), 2.0}, "one for all"});
+  samples.push_back(
       {"aten::_cdist_forward", {t({4, 5, 3}), t({4, 6, 3}), 1.0, none()}});
   samples.push_back(
       {"aten::_cdist_backward",

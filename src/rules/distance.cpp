@@ -1,4 +1,5 @@
 // Distances between rows of two matrices, and products of three tensors.
+#include <algorithm>
 #include <utility>
 
 #include "rules/layer_families.h"
@@ -7,11 +8,36 @@
 namespace tessera::detail {
 namespace {
 
-// _cdist_forward(x1[..., p, m], x2[..., r, m]) -> out[..., p, r]; the batches
-// are expanded to one shape before.
+// The dimensions before the matrices, which broadcast.
+SizesRef batch_sizes(const TensorArg& matrices) {
+  return SizesRef(matrices.sizes).slice(0, matrices.sizes.size() - 2);
+}
+
+// Two batches broadcast, and two more dimensions.
+Sizes broadcast_sizes(
+    const TensorArg& a, const TensorArg& b, int64_t rows, int64_t columns) {
+  Sizes sizes(std::max(a.dim(), b.dim()) - 2, 1);
+  for (const TensorArg* tensor : {&a, &b}) {
+    const SizesRef own = batch_sizes(*tensor);
+    for (size_t d = 0; d < own.size(); ++d) {
+      if (own[d] != 1) {
+        sizes[sizes.size() - own.size() + d] = own[d];
+      }
+    }
+  }
+  sizes.push_back(rows);
+  sizes.push_back(columns);
+  return sizes;
+}
+
+// _cdist_forward(x1[..., p, m], x2[..., r, m]) -> out[..., p, r]. Rows are for
+// batches that are alike.
 Rows distance_rows(const OpCall& call) {
   const int64_t ndim = call.tensor(0).dim();
   Rows rows;
+  if (batch_sizes(call.tensor(0)) != batch_sizes(call.tensor(1))) {
+    return rows;
+  }
   for (int64_t d = 0; d < ndim - 2; ++d) {
     rows.push_back({{S(d), S(d)}, {S(d)}, Needs::NonEmpty});
   }
@@ -21,10 +47,10 @@ Rows distance_rows(const OpCall& call) {
 }
 
 std::vector<Sizes> distance_sizes(const OpCall& call) {
-  Sizes sizes = call.tensor(0).sizes;
-  const Sizes& other = call.tensor(1).sizes;
-  sizes.back() = other[other.size() - 2];
-  return {sizes};
+  const TensorArg& x1 = call.tensor(0);
+  const TensorArg& x2 = call.tensor(1);
+  return {
+      broadcast_sizes(x1, x2, x1.sizes[x1.dim() - 2], x2.sizes[x2.dim() - 2])};
 }
 
 // _cdist_backward(grad[..., p, r], x1, x2, p, cdist) -> grad_x1
@@ -33,6 +59,9 @@ Rows distance_backward_rows(const OpCall& call) {
   const Placement row = S(ndim - 2);
   const Placement column = S(ndim - 1);
   Rows rows;
+  if (batch_sizes(call.tensor(1)) != batch_sizes(call.tensor(2))) {
+    return rows;
+  }
   for (int64_t d = 0; d < ndim - 2; ++d) {
     rows.push_back({{S(d), S(d), S(d), S(d)}, {S(d)}, Needs::NonEmpty});
   }
@@ -45,8 +74,11 @@ Rows distance_backward_rows(const OpCall& call) {
   return rows;
 }
 
+// Autograd sums what was broadcast.
 std::vector<Sizes> distance_backward_sizes(const OpCall& call) {
-  return {call.tensor(1).sizes};
+  const TensorArg& x1 = call.tensor(1);
+  return {broadcast_sizes(
+      x1, call.tensor(2), x1.sizes[x1.dim() - 2], x1.sizes.back())};
 }
 
 // _trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim): each operand gets
