@@ -264,6 +264,18 @@ batch_norm_impl_index(
     double momentum,
     double eps,
     bool /*cudnn_enabled*/) {
+  if (input.numel() == 0) {
+    // ATen takes any number of dimensions here, and no statistics.
+    auto output = input.clone();
+    if (was_given(weight)) {
+      output = at::mul(output, weight->select(0, 0));
+    }
+    if (was_given(bias)) {
+      output = at::add(output, bias->select(0, 0));
+    }
+    const auto none = at::empty({0}, input.scalar_type());
+    return {output, none, none, at::empty({0}, at::kByte), 0};
+  }
   auto [output, mean, invstd] = at::native_batch_norm(
       input, weight, bias, running_mean, running_var, training, momentum, eps);
   return {output, mean, invstd, at::empty({0}, at::kByte), 0};
