@@ -65,7 +65,9 @@ StrategyChoice choose_strategy(
     const LookupArgs& args) {
   const Spec& table = *distributed_meta(weight).spec;
   const Spec& batch = *distributed_meta(indices).spec;
-  const bool has_data = !weight.is_meta() && !indices.is_meta();
+  // A rank outside the mesh has no rows to look up, and keeps its gradient.
+  const bool has_data = !weight.is_meta() && !indices.is_meta() &&
+                        !table.mesh.local_positions().empty();
   auto layout = has_data && !args.scale_grad_by_freq
                     ? exchange_layout(table, batch, args.sparse)
                     : std::nullopt;

@@ -42,7 +42,20 @@ struct Row {
   std::function<Tensors(nn::Module&, const Tensors&)> call;
   Tensors inputs;
   bool random = false;  // in training
+  // Another one like it; where unset, a clone.
+  std::function<std::shared_ptr<nn::Module>()> make = {};
+
+  std::shared_ptr<nn::Module> another() const {
+    return make ? make() : module->clone();
+  }
 };
+
+nn::CrossEntropyLoss weighted_cross_entropy() {
+  return nn::CrossEntropyLoss(
+      nn::CrossEntropyLossOptions()
+          .weight(torch::tensor({0.5, 1.5, 1.0, 2.0}, at::kDouble))
+          .label_smoothing(0.1));
+}
 
 template <typename Impl, size_t... I>
 Tensors call_module(
@@ -293,12 +306,11 @@ class Table {
     two("BCELoss", nn::BCELoss(), p, torch::rand({5, 4}, at::kDouble));
     two("BCEWithLogitsLoss", nn::BCEWithLogitsLoss(), a, p);
     three("CosineEmbeddingLoss", nn::CosineEmbeddingLoss(), a, b, signs({5}));
-    two("CrossEntropyLoss",
-        nn::CrossEntropyLoss(nn::CrossEntropyLossOptions()
-                                 .weight(positive({4}))
-                                 .label_smoothing(0.1)),
-        a,
-        classes(4, {5}));
+    two("CrossEntropyLoss", weighted_cross_entropy(), a, classes(4, {5}));
+    // Its clones share its weights.
+    rows_.at("CrossEntropyLoss").make = [] {
+      return weighted_cross_entropy().ptr();
+    };
     two("HingeEmbeddingLoss", nn::HingeEmbeddingLoss(), a, signs({5, 4}));
     two("HuberLoss", nn::HuberLoss(), a, b);
     two("KLDivLoss",
@@ -406,10 +418,10 @@ Placements placed(const at::Tensor& tensor, int64_t dim) {
 
 void check(const Row& row, const DeviceMesh& mesh, int64_t dim, bool batch) {
   for (const bool training : {true, false}) {
-    const auto plain = row.module->clone();
+    const auto plain = row.another();
     plain->train(training);
     const auto expected = run(row, *plain, row.inputs);
-    const auto ours = row.module->clone();
+    const auto ours = row.another();
     ours->train(training);
     for (auto& parameter : ours->parameters()) {
       distribute_(parameter, mesh, placed(parameter, dim));
