@@ -6,19 +6,19 @@
 namespace ts = tessera;
 
 int main() {
-  // Under torchrun, mpirun or Slurm: their ranks. Alone: 4 in this process.
+  // The ranks of torchrun, mpirun or Slurm; without a launcher, 4 simulated.
   auto world = ts::World::from_environment(/*otherwise_simulate=*/4);
   auto mesh = ts::init_device_mesh("cpu", {4}, {"model"});
 
   torch::nn::Linear layer(8, 6);
   torch::optim::SGD optimizer(layer->parameters(), 0.1);
-  // In place: module and optimizer go on with the same tensor.
+  // In place: the module and the optimizer keep the same tensor.
   ts::distribute_(layer->weight, mesh, {ts::Shard(0)});
   ts::distribute_(layer->bias, mesh, {ts::Shard(0)});
 
   auto x = ts::distribute_tensor(torch::ones({5, 8}), mesh);
   ts::CommDebugMode comm;
-  auto y = layer(x);  // an at::Tensor, cut by columns; nothing is sent
+  auto y = layer(x);  // an at::Tensor, sharded by columns; nothing is sent
   auto loss = y.pow(2).mean();
   loss.backward();
   optimizer.step();

@@ -23,4 +23,4 @@ def test_there_are_programs():
 def test_program_runs(program, capsys):
     exec(compile(program, "docs", "exec"), {})
     # Each prints what it has made: a layout, or the world.
-    assert re.search(r"Replicate\(\)|dim=0|S\(0\)|World\(", capsys.readouterr().out)
+    assert re.search(r"Replicate\(\)|dim=0|S\(0\)|P\(sum\)|World\(", capsys.readouterr().out)

@@ -1,0 +1,100 @@
+"""examples/train.py, as each launcher starts it, has the losses of simulated ranks.
+
+mpirun and srun are stood in for by the environment that they set.
+"""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = pathlib.Path(__file__).parents[2] / "examples" / "train.py"
+RANKS = 4
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def environment(**variables):
+    launchers = ("RANK", "WORLD_SIZE", "MASTER_", "OMPI_", "PMI_", "SLURM_")
+    plain = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
+    package = pathlib.Path(sys.modules["tessera"].__file__).parents[1]
+    return {
+        **plain,
+        "PYTHONPATH": str(package),
+        "OMP_NUM_THREADS": "1",
+        **variables,
+    }
+
+
+def printed(commands):
+    """What the processes print that are started together."""
+    processes = [
+        subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for command, env in commands
+    ]
+    outputs = [process.communicate(timeout=180) for process in processes]
+    for process, (_, errors) in zip(processes, outputs):
+        assert process.returncode == 0, errors
+    return "".join(output for output, _ in outputs)
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    import tessera  # noqa: F401  (where the package is)
+
+    text = printed([([sys.executable, str(PROGRAM)], environment())])
+    assert text.count("loss") == 3
+    return text
+
+
+def test_torchrun(simulated):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(RANKS), str(PROGRAM)]
+    assert printed([(command, environment())]) == simulated
+
+
+def by_rank(variables):
+    port = free_port()
+    return [
+        (
+            [sys.executable, str(PROGRAM)],
+            environment(MASTER_PORT=port, **variables(str(rank))),
+        )
+        for rank in range(RANKS)
+    ]
+
+
+def test_mpirun(simulated):
+    commands = by_rank(
+        lambda rank: {
+            "OMPI_COMM_WORLD_RANK": rank,
+            "OMPI_COMM_WORLD_SIZE": str(RANKS),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(RANKS),
+        }
+    )
+    assert printed(commands) == simulated
+
+
+def test_mpich(simulated):
+    commands = by_rank(lambda rank: {"PMI_RANK": rank, "PMI_SIZE": str(RANKS)})
+    assert printed(commands) == simulated
+
+
+def test_slurm(simulated):
+    commands = by_rank(
+        lambda rank: {
+            "SLURM_PROCID": rank,
+            "SLURM_NTASKS": str(RANKS),
+            "SLURM_NODELIST": "localhost",
+        }
+    )
+    assert printed(commands) == simulated
