@@ -16,9 +16,10 @@ int main() {
   auto da = ts::distribute_tensor(a, mesh, {ts::Shard(0)});
   auto db = ts::distribute_tensor(b, mesh, {ts::Shard(0)});
 
-  auto sum = ts::DTensor(da + db);
+  // The result of an op is an at::Tensor; printing shows the layout and shards.
+  at::Tensor sum = da + db;
   std::cout << sum << "\n";
-  if (!torch::equal(sum.full_tensor(), a + b)) {
+  if (!torch::equal(ts::DTensor(sum).full_tensor(), a + b)) {
     std::cerr << "the distributed sum differs from the plain one\n";
     return 1;
   }

@@ -1,4 +1,4 @@
-// Making distributed tensors: from plain ones, in place, and from nothing.
+// Making distributed tensors: from plain tensors, in place, and by factories.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,20 +19,20 @@ TESSERA_API DeviceMesh device_mesh(
     c10::ArrayRef<std::string> dim_names = {});
 
 struct DistributeOptions {
-  // The caller knows that every rank holds the same value: each takes its part
-  // of its own copy and nothing is sent.
+  // Every rank holds the same value. Each rank then takes its part of its own
+  // copy, and nothing is sent.
   bool same_on_all_ranks = false;
 };
 
-// Lays a plain tensor out over the mesh; default placements are all Replicate.
-// The value is that of the first rank of each mesh dimension (scatter or
-// broadcast), unless options say that all ranks hold it. The result keeps
-// requires_grad and is a leaf. Communicates.
-// An already distributed tensor is returned unchanged if mesh and placements
-// agree. Throws c10::ValueError if placements and mesh differ in length ("must
-// have the same length"), a shard dim is out of range, a placement is Partial,
-// or the tensor is distributed "to a different device mesh" or "to a different
-// placements"; c10::Error for one that requires grad but is no leaf
+// Distributes a plain tensor over the mesh. The default is to replicate it. The
+// value is that of the first rank of each mesh dimension (by scatter and
+// broadcast), unless options.same_on_all_ranks is set. The result is a leaf
+// with the same requires_grad. Communicates. An already distributed tensor is
+// returned unchanged if mesh and placements agree. Throws c10::ValueError if
+// placements and mesh differ in length ("must have the same length"), a shard
+// dim is out of range, a placement is Partial, or the tensor is distributed "to
+// a different device mesh" or "to a different placements"; c10::Error for one
+// that requires grad but is no leaf
 // ("distribute leaf tensor").
 TESSERA_API DTensor distribute_tensor(
     const at::Tensor& tensor,
@@ -40,16 +40,16 @@ TESSERA_API DTensor distribute_tensor(
     PlacementsRef placements = {},
     const DistributeOptions& options = {});
 
-// The same in place: the very tensor becomes distributed, so that modules and
-// optimizers that hold it go on with it. A gradient that it has goes with it.
+// Distributes a tensor in place. Modules and optimizers that hold the tensor
+// keep it. If it has a gradient, the gradient is distributed too.
 TESSERA_API void distribute_(
     at::Tensor tensor,
     const DeviceMesh& mesh,
     PlacementsRef placements = {},
     const DistributeOptions& options = {});
 
-// Factories. Each rank allocates only its shard; nothing is sent. Random values
-// depend only on the seed and the global index, never on the layout.
+// Factories. Each rank allocates only its own shard; nothing is sent. Random
+// values depend only on the seed and the global index, never on the layout.
 // Throw c10::ValueError for a Partial placement.
 TESSERA_API DTensor empty(
     SizesRef shape,

@@ -1,6 +1,6 @@
-// DTensor: the handle by which a program asks a distributed tensor where it
-// lies. The tensor itself is an at::Tensor like any other, and results of ATen
-// calls are at::Tensors that are distributed; make a DTensor of one to ask.
+// DTensor: a handle to a distributed tensor, with its mesh, placements and
+// shards. A distributed tensor is an ordinary at::Tensor, and so are the
+// results of ATen calls on it; wrap one in a DTensor to query its layout.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,6 +12,7 @@
 #include "tessera/export.h"
 #include "tessera/mesh.h"
 #include "tessera/placement.h"
+#include "tessera/shard_math.h"
 #include "tessera/spec.h"
 
 namespace tessera {
@@ -20,13 +21,19 @@ namespace tessera {
 TESSERA_API bool is_dtensor(const at::Tensor& tensor);
 
 struct FromLocalOptions {
-  // Compare the shards' shapes over the ranks and broadcast replicas from the
-  // first rank of each replicated mesh dimension. Communicates.
+  // Compare the shapes of the shards across ranks, and broadcast replicas from
+  // the first rank of each replicated mesh dimension. Communicates.
   bool run_check = false;
-  // The global shape and strides. Needed where shards are uneven: without
-  // them every rank is taken to hold a shard of the same shape.
+  // The global shape and strides of a tensor whose shards are torch.chunk's.
+  // Without them every rank is taken to hold a shard of the same shape.
   std::optional<Sizes> shape = std::nullopt;
   std::optional<Sizes> stride = std::nullopt;
+  // Shards may have any size along the dimensions that are sharded, as in the
+  // last batch of an epoch. The ranks share the sizes, and the few rows that
+  // make the shards torch.chunk's move; the order of the rows stays. The result
+  // is contiguous and shares memory with the shards only if nothing moved.
+  // Communicates, and so does the backward pass if anything moved.
+  bool uneven = false;
 };
 
 class TESSERA_API DTensor : public at::Tensor {
@@ -34,18 +41,20 @@ class TESSERA_API DTensor : public at::Tensor {
   // Throws c10::TypeError unless `tensor` is distributed.
   explicit DTensor(at::Tensor tensor);
 
-  // A distributed tensor of this rank's `local` shard; without placements a
-  // replicated one. Differentiable. In a simulated world every rank holds
-  // `local`, all but the first as a copy. Does not communicate unless
-  // options.run_check. Throws c10::ValueError where shard, placements and shape
-  // do not fit together.
+  // Makes a distributed tensor from this rank's shard, `local`. Without
+  // placements it is replicated. Differentiable. In a simulated world every
+  // rank holds `local`, all but the first as a copy. Does not communicate
+  // unless options.run_check or options.uneven. Throws c10::ValueError where
+  // shard, placements and shape do not fit together. Processes whose shards
+  // differ in size, without options that say so, learn of it with an error in
+  // the next collective of this thread on the mesh.
   static DTensor from_local(
       const at::Tensor& local,
       const DeviceMesh& mesh,
       PlacementsRef placements = {},
       const FromLocalOptions& options = {});
-  // As above, from one shard for each of mesh.local_positions(). A rank outside
-  // the mesh passes one tensor that shows the shards' dtype and dimensions.
+  // As above, from one shard for each of mesh.local_positions(). A rank that is
+  // not in the mesh passes one tensor with the dtype and shape of a shard.
   static DTensor from_local(
       at::TensorList locals,
       const DeviceMesh& mesh,
@@ -56,33 +65,47 @@ class TESSERA_API DTensor : public at::Tensor {
   PlacementsRef placements() const;
   const SpecPtr& spec() const;
 
-  // This rank's shard. Differentiable: the gradient has `grad_placements`,
-  // by default as the tensor, where a pending reduction's is replicated. Does
-  // not communicate. A rank outside the mesh gets an empty tensor. Throws
+  // This rank's shard. Differentiable: the gradient has `grad_placements`; by
+  // default those of the tensor, with Replicate instead of Partial. Does not
+  // communicate. A rank that is not in the mesh gets an empty tensor. Throws
   // c10::Error in a simulated world of several ranks: use shard or shards.
   at::Tensor to_local() const;
   at::Tensor to_local(std::optional<Placements> grad_placements) const;
-  // The shards that live here, in the order of mesh().local_positions().
-  // Differentiable, likewise.
+  // The shards that live in this process, in the order of
+  // mesh().local_positions(). Differentiable, like to_local.
   std::vector<at::Tensor> shards(
       std::optional<Placements> grad_placements = std::nullopt) const;
-  // The shard of `rank`, detached. Throws c10::IndexError unless it lives here.
+  // The shard of `rank`, detached. Throws c10::IndexError if the rank does not
+  // live in this process.
   at::Tensor shard(int64_t rank) const;
 
-  // The whole value, as a plain tensor. Differentiable. Communicates unless
-  // replicated. A rank outside the mesh gets an empty tensor.
+  // The whole value, as a plain tensor. Differentiable. Communicates unless the
+  // tensor is replicated. A rank that is not in the mesh gets an empty tensor.
   at::Tensor full_tensor(
       std::optional<Placements> grad_placements = std::nullopt) const;
 
-  // The same value in another layout. Differentiable; communicates as needed.
-  // Returns the tensor itself where nothing changes. Throws c10::ValueError for
-  // a layout that does not fit, or for Partial where the tensor is not.
+  // Which indices of dimension `dim` are in the shard of `rank`, or of this
+  // process's rank. Does not communicate. Throws c10::IndexError if there is no
+  // such dimension, c10::ValueError for a rank outside the mesh, and c10::Error
+  // without a rank in a simulated world of several.
+  Range local_range(int64_t dim) const;
+  Range local_range(int64_t dim, int64_t rank) const;
+  // The ranks whose shards hold index `index` of dimension `dim`, ascending:
+  // several where the tensor is replicated or also sharded along another
+  // dimension. Does not communicate. Throws c10::IndexError where the index is
+  // out of range.
+  std::vector<int64_t> owners(int64_t dim, int64_t index) const;
+
+  // Returns the same value in another layout, or the tensor itself if the
+  // layout is the same. Differentiable; communicates as needed. Throws
+  // c10::ValueError if the placements do not fit the tensor or the mesh, or if
+  // one is Partial and the tensor's own is not.
   DTensor redistribute(PlacementsRef placements) const;
   // As above; another mesh is refused with c10::NotImplementedError.
   DTensor redistribute(const DeviceMesh& mesh, PlacementsRef placements) const;
 };
 
-// Prints the layout and the shards that live here.
+// Prints the layout and the shards that live in this process.
 TESSERA_API std::ostream& operator<<(std::ostream& out, const DTensor& tensor);
 
 // While one is alive, plain tensors among distributed arguments are taken as

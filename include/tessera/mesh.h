@@ -37,8 +37,8 @@ class TESSERA_API DeviceMesh {
 
   const std::string& device_type() const;
   int64_t ndim() const;
-  // The number of ranks of a slice of the mesh that hangs together: the product
-  // of shape().
+  // The product of shape(). For a slice of a mesh this is the number of ranks
+  // in one copy of it.
   int64_t size() const;
   // The extent of one dimension; negative dims count from the end.
   int64_t size(int64_t dim) const;
@@ -54,12 +54,12 @@ class TESSERA_API DeviceMesh {
   DeviceMesh operator[](std::string_view dim_name) const;
   DeviceMesh slice(c10::ArrayRef<std::string> dim_names) const;
 
-  // This process's rank's coordinates; nullopt where the rank is outside.
-  // Throws c10::Error in a simulated world of several ranks, where all of them
-  // live here: use coordinate(position, dim).
+  // The coordinates of this process's rank, or nullopt if it is not in the
+  // mesh. Throws c10::Error in a simulated world of several ranks, since they
+  // all live here: use coordinate(position, dim).
   std::optional<std::vector<int64_t>> get_coordinate() const;
-  // This process's rank's coordinate on `dim`, likewise; c10::Error where the
-  // rank is outside.
+  // The coordinate of this process's rank on `dim`. Throws c10::Error if the
+  // rank is not in the mesh, and in a simulated world of several ranks.
   int64_t get_local_rank(int64_t dim = 0) const;
 
   // The ranks of the sub-mesh that `rank` belongs to, row-major over shape().
@@ -72,7 +72,7 @@ class TESSERA_API DeviceMesh {
   // Positions number all_ranks(); a distributed tensor holds one shard for each
   // position that lives in this process.
   c10::ArrayRef<int64_t> local_positions() const;
-  // The position of `rank`; -1 where it is outside the mesh.
+  // The position of `rank`, or -1 if it is not in the mesh.
   int64_t position_of(int64_t rank) const;
   // The coordinate of a position on mesh dimension `dim`.
   int64_t coordinate(int64_t position, int64_t dim) const;

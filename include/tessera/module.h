@@ -1,5 +1,5 @@
-// distribute_module: lays the parameters and buffers of any torch::nn::Module
-// out over a mesh, in place, and wraps its forward.
+// distribute_module: distributes the parameters and buffers of any
+// torch::nn::Module over a mesh, in place, and wraps its forward.
 //
 //   auto net = std::make_shared<Net>();
 //   torch::optim::Adam optimizer(net->parameters());  // made before or after
@@ -19,6 +19,7 @@
 #include <array>
 #include <concepts>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,17 +33,17 @@
 
 namespace tessera {
 
-// Called for every submodule once, the module itself first (its name is "");
-// lays out the parameters it cares for, typically with distribute_.
+// Called once for each submodule, first for the module itself (its name is "").
+// Distributes the parameters it chooses to, typically with distribute_.
 using PartitionFn = std::function<void(
     const std::string& name,
     torch::nn::Module& module,
     const DeviceMesh& mesh)>;
 
-// What becomes of the tensors that go into a module or come out of it: a
-// function (module, tensors, mesh) that returns as many tensors as it was
-// given, in their order; a single one may be returned as it is. The older form
-// (tensors, mesh) is accepted and warned about.
+// Transforms the tensors that go into a module or come out of it: a function
+// (module, tensors, mesh) that returns as many tensors as it was given, in the
+// same order, or one tensor if it was given one. The older form (tensors, mesh)
+// is accepted with a deprecation warning.
 class ModuleFn {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -71,11 +72,11 @@ class ModuleFn {
   bool deprecated_ = false;
 };
 
-// A module whose parameters are distributed. Calling it calls the module's
-// forward, between the input and the output function if there are any. These
-// see the tensors among the arguments and results, those in tuples, optionals
-// and vectors included and undefined ones left out; anything else goes straight
-// through. Copies share the module.
+// A module whose parameters are distributed. Calling it applies the input
+// function, calls the module's forward, and applies the output function. These
+// functions get all defined tensors among the arguments or results, including
+// those in tuples, optionals and vectors; other values are passed through.
+// Copies share the module.
 template <typename Module>
 class DistributedModule {
  public:
@@ -107,10 +108,10 @@ class DistributedModule {
   ModuleFn output_fn_;
 };
 
-// Calls `partition_fn` for every submodule, then turns every parameter and
-// buffer that is still plain into a replicated one, in place: members,
-// registries and optimizers that hold it go on with it. What is distributed
-// already stays as it is. Communicates (see distribute_tensor).
+// Calls `partition_fn` for every submodule, then replicates every parameter and
+// buffer that is still plain. Everything happens in place, so optimizers that
+// hold a parameter keep it. Tensors that are already distributed are not
+// changed. Communicates (see distribute_tensor).
 template <typename Module>
 DistributedModule<Module> distribute_module(
     std::shared_ptr<Module> module,
@@ -137,6 +138,22 @@ DistributedModule<Module> distribute_module(
     const PartitionFn& partition_fn = {},
     ModuleFn input_fn = {},
     ModuleFn output_fn = {});
+
+// The parameters and buffers of a module as plain tensors, by name: copies of
+// what the module would hold on one device. Every rank calls it. Communicates.
+TESSERA_API std::map<std::string, at::Tensor> full_state_dict(
+    const torch::nn::Module& module);
+
+// Copies values into the parameters and buffers of a module, by name. The
+// layouts of the module do not change. A plain value is distributed (that of
+// the first rank of each mesh dimension); a distributed value is redistributed,
+// or gathered for a plain module. Every rank calls it. Communicates. Throws
+// c10::ValueError, before anything is written, if a shape differs or, with
+// `strict`, a name is missing or unknown.
+TESSERA_API void load_state_dict(
+    torch::nn::Module& module,
+    const std::map<std::string, at::Tensor>& state,
+    bool strict = true);
 
 }  // namespace tessera
 

@@ -1,7 +1,6 @@
-// A Placement says how a tensor lies over ONE dimension of a mesh: whole on
-// every rank, split along a tensor dimension, or as terms of a pending
-// reduction. Placements are immutable values: nothing that changes hides in
-// one.
+// A Placement says how a tensor is laid out over ONE dimension of a mesh:
+// replicated, sharded along a tensor dimension, or partial (each rank holds a
+// term of a pending reduction). Placements are immutable values.
 #pragma once
 
 #include <c10/util/ArrayRef.h>
@@ -29,7 +28,7 @@ TESSERA_API ReduceOp parse_reduce_op(std::string_view text);
 class TESSERA_API Placement {
  public:
   enum class Kind : uint8_t {
-    Replicate,    // every rank holds the whole
+    Replicate,    // every rank holds the whole tensor
     Shard,        // each rank holds a chunk of tensor dimension dim()
     Partial,      // each rank holds one term of a reduction by reduce_op()
     MaskPartial,  // Partial whose terms are zero outside the rank's own rows
@@ -51,8 +50,8 @@ class TESSERA_API Placement {
   int64_t dim() const { return dim_; }
   // The pending reduction. Requires: is_partial().
   ReduceOp reduce_op() const { return op_; }
-  // The shape of the table that was looked up, and its dimension that the
-  // ranks divide among them. Requires: kind() == MaskPartial.
+  // The shape of the table that was looked up, and the dimension along which it
+  // is sharded. Requires: kind() == MaskPartial.
   c10::ArrayRef<int64_t> offset_shape() const;
   int64_t offset_dim() const { return dim_; }
 
@@ -78,16 +77,16 @@ class TESSERA_API Placement {
 
 // Every rank holds the whole tensor.
 inline Placement Replicate() { return {}; }
-// Tensor dimension `dim` is split into chunks, as torch.chunk splits: the first
-// ranks hold ceil(n / ranks), the last ones less or nothing. A negative `dim`
-// counts from the end; it is normalised where the tensor's rank is known.
+// Tensor dimension `dim` is split into chunks as by torch.chunk: the first
+// ranks hold ceil(n / ranks) elements, the last ones fewer or none. A negative
+// `dim` counts from the end and is normalized once the tensor is known.
 TESSERA_API Placement Shard(int64_t dim);
-// Each rank holds a term; the tensor's value is their reduction.
+// Each rank holds one term; the value of the tensor is the reduction of them.
 TESSERA_API Placement Partial(ReduceOp op = ReduceOp::Sum);
-// As above, by name. Throws c10::ValueError on an unknown one.
+// As above, by name. Throws c10::ValueError if the name is unknown.
 TESSERA_API Placement Partial(std::string_view op);
-// What a lookup in a table sharded along `offset_dim` gives: a pending sum
-// whose terms are zero for the rows of other ranks.
+// The result of a lookup in a table sharded along `offset_dim`: a pending sum
+// in which a rank's term is zero for the rows of other ranks.
 TESSERA_API Placement
 MaskPartial(c10::ArrayRef<int64_t> offset_shape, int64_t offset_dim);
 

@@ -1,14 +1,14 @@
-// Rules: what an op accepts and gives, as data.
+// Rules: which layouts an op accepts and returns, as data.
 //
 // A rule is a short table of rows. A row holds one placement for each tensor
-// argument and each result and is valid on ONE mesh dimension: "if the inputs
-// have these placements, calling the op on the shards gives results with
-// those". A rule is a pure function of shapes and plain arguments; it never
+// argument and each result and is valid on ONE mesh dimension: if the inputs
+// have these placements, calling the op on the shards gives results with those
+// placements. A rule is a pure function of shapes and plain arguments; it never
 // sees ranks, costs or current layouts. The engine adds the all-replicate row,
-// expands the rows over the mesh, prices the redistributions that each would
-// need, picks the cheapest and caches the choice.
+// expands the rows over the mesh, estimates the cost of the redistributions
+// that each needs, picks the cheapest and caches the choice.
 //
-// To teach Tessera an op of your own:
+// To add a rule for an op of your own:
 //
 //   // myops::scale_rows(Tensor x, Tensor s) -> Tensor
 //   using namespace tessera;
@@ -86,7 +86,7 @@ class TESSERA_API OpCall {
   std::vector<TensorArg> tensors_;
 };
 
-// What the shards must be like for a row to hold.
+// What a row requires of the shards.
 enum class Needs : uint8_t {
   Nothing,   // uneven and empty shards are fine
   NonEmpty,  // no rank may hold an empty shard (reductions without identity)
@@ -113,7 +113,7 @@ using Rows = std::vector<Row>;
 // "S(0),R->S(0) | R,S(1)->S(1)"
 TESSERA_API std::string to_string(const Rows& rows);
 
-// Where one shard lies: what local arguments may depend on besides the call.
+// One shard: what local arguments may depend on, besides the call.
 struct LocalView {
   const DeviceMesh& mesh;
   int64_t position;

@@ -1,4 +1,4 @@
-// Shard arithmetic: which part of a tensor a position of the mesh holds.
+// Shard arithmetic: which part of a tensor each position of a mesh holds.
 // Everything that depends on how a dimension is split goes through chunk().
 #pragma once
 
@@ -15,15 +15,16 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
-// Part `index` of [0, n) split into `parts`, as torch.chunk splits it: every
-// part is ceil(n / parts) long, the last ones shorter or empty.
+// Part `index` of [0, n) split into `parts` as by torch.chunk: each part has
+// ceil(n / parts) elements, the last ones fewer or none.
 TESSERA_API Range chunk(int64_t n, int64_t parts, int64_t index);
 
 // The sizes of all parts.
 TESSERA_API Sizes chunk_sizes(int64_t n, int64_t parts);
 
 // The range of tensor dimension `dim` (of global size `n`) that `position`
-// holds: split by the first mesh dimension that shards it, then by the second.
+// holds. The first mesh dimension that shards it splits it, the next one splits
+// each part, and so on.
 TESSERA_API Range local_range(
     int64_t n,
     int64_t dim,
@@ -38,17 +39,17 @@ TESSERA_API Sizes local_shape(
     PlacementsRef placements,
     int64_t position);
 
-// The strides a shard of this shape has when it is laid out in memory in the
-// same order of dimensions as the global tensor.
+// The strides of a shard of this shape whose dimensions have the same order in
+// memory as those of the global tensor.
 TESSERA_API Sizes local_strides(SizesRef local_sizes, SizesRef global_strides);
 
 // How evenly a dimension of size `n` is split by the mesh dimensions that shard
-// `dim`. Each case implies the next, so that `<= NonEmpty` asks for no empty
-// part: a size of 0, split, is Any, though its parts are equal, since a
-// reduction without an identity has nothing to start from. A dimension that is
-// not split is Even, whatever its size: what it gives is what one device gives.
+// `dim`. Each case implies the next, so `<= NonEmpty` asks for no empty part.
+// A sharded dimension of size 0 is Any: its parts are equal but empty, and some
+// reductions need at least one element. A dimension that is not sharded is
+// Even, whatever its size.
 enum class Evenness : uint8_t {
-  Even,      // all parts are equal and non-empty, or there is only one part
+  Even,      // all parts are equal and non-empty, or there is only one
   NonEmpty,  // no part is empty
   Any,       // some parts are empty
 };

@@ -1,6 +1,6 @@
 // A Spec is the layout of one distributed tensor: its mesh, its placements and
-// the global sizes, strides and dtype. Specs are interned: two tensors are laid
-// out alike exactly when their spec pointers are equal.
+// the global sizes, strides and dtype. Specs are interned: two tensors have the
+// same layout if and only if their spec pointers are equal.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -21,7 +21,7 @@ using Sizes = c10::SmallVector<int64_t, 5>;
 using SizesRef = c10::ArrayRef<int64_t>;
 
 struct Spec;
-// Shared: a spec lives as long as a tensor or a cache entry names it.
+// Shared: a spec lives as long as a tensor or a cache entry refers to it.
 using SpecPtr = std::shared_ptr<const Spec>;
 
 struct TESSERA_API Spec {
@@ -63,14 +63,14 @@ TESSERA_API size_t live_spec_count();
 
 TESSERA_API Sizes row_major_strides(SizesRef sizes);
 
-// Whether pending reductions on several mesh dimensions give the same in any
-// order: Sum and Avg do with each other, each kind with itself.
+// Whether pending reductions on several mesh dimensions give the same result in
+// any order. Sum and Avg commute, and each reduction commutes with itself.
 TESSERA_API bool reductions_commute(PlacementsRef placements);
 
 // Makes shard dims non-negative. Throws c10::ValueError, tagged with `caller`,
-// if there is not one placement a mesh dimension, a shard dim is out of range
-// for a tensor of `ndim` dimensions, or reductions are pending whose order
-// would matter (a sum on one mesh dimension and a max on another).
+// if the number of placements is not that of the mesh's dimensions, a shard dim
+// is out of range for a tensor of `ndim` dimensions, or pending reductions do
+// not commute (a sum on one mesh dimension and a max on another).
 TESSERA_API Placements normalize_placements(
     PlacementsRef placements,
     const DeviceMesh& mesh,

@@ -1,6 +1,6 @@
-// The World says who the ranks are and which of them live in this process.
-// One program runs in either: over processes, where one rank
-// lives here, or simulated, where all ranks live here and run in lock-step.
+// A World is a set of ranks. Either each rank is a process (started by
+// torchrun, mpirun or Slurm), or all ranks are simulated in this process and
+// run in lock-step. The same program runs in both.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -32,12 +32,12 @@ struct WorldOptions {
 // MiB, or 0 for sockets only. Others use TCP; TESSERA_SOCKET_IFNAME names the
 // network interface where the one that leads to rank 0 is not right.
 //
-// A process that was forked from a rank has no part in its worlds: collectives
-// throw c10::Error there. It may make a World of its own.
+// A process that was forked from a rank is not in its world: collectives throw
+// c10::Error there. It may make a World of its own.
 //
-// A scope: making a World enters it, destroying it returns to the one before.
-// Meshes and distributed tensors belong to the world they were made in and must
-// not be used for communication after it has gone.
+// Making a World enters it for all threads of the process; destroying it
+// returns to the previous one. Meshes and distributed tensors belong to the
+// world in which they were made; after it has ended, collectives on them throw.
 class TESSERA_API World {
  public:
   // `ranks` ranks in this process. Throws c10::ValueError unless ranks >= 1.
@@ -79,12 +79,12 @@ class TESSERA_API World {
 
   int64_t size() const;
   bool simulated() const;
-  // This process's rank. 0 in a simulated world, which lives here whole.
+  // The rank of this process; 0 in a simulated world.
   int64_t rank() const;
   // Applies to collectives that start afterwards, existing meshes included.
   void set_timeout(std::chrono::milliseconds timeout);
   std::chrono::milliseconds timeout() const;
-  // Waits until every rank has come here. Communicates.
+  // Waits until every rank has called it. Communicates.
   void barrier();
 
  private:
@@ -92,7 +92,7 @@ class TESSERA_API World {
   std::shared_ptr<detail::WorldState> state_;
 };
 
-// True between the making of a World and its end.
+// Whether a World has been made and has not ended.
 TESSERA_API bool in_world();
 
 // How many ranks the innermost world has. Throws c10::Error outside a World.

@@ -52,6 +52,12 @@ class PyCommDebugMode {
   std::string table_;
 };
 
+// The modules whose forward is running in this thread.
+std::vector<std::unique_ptr<ModuleScope>>& open_modules() {
+  thread_local std::vector<std::unique_ptr<ModuleScope>> scopes;
+  return scopes;
+}
+
 // A list whose elements are of one kind: tensors (and None), numbers or bools.
 c10::IValue list_to_ivalue(const py::sequence& items) {
   const auto all = [&](const auto& is) {
@@ -149,6 +155,9 @@ void bind_debugging(py::module_& m) {
       .def_readonly("group_size", &CommRecord::group_size)
       .def_readonly("count", &CommRecord::count)
       .def_readonly("bytes", &CommRecord::bytes)
+      .def_readonly("module", &CommRecord::module)
+      .def_readonly("arguments", &CommRecord::arguments)
+      .def_readonly("bytes_by_rank", &CommRecord::bytes_by_rank)
       .def("__repr__", [](const CommRecord& r) {
         return c10::str(
             "CommRecord(op='",
@@ -163,12 +172,27 @@ void bind_debugging(py::module_& m) {
             r.count,
             ", bytes=",
             r.bytes,
-            ")");
+            ", module='",
+            r.module,
+            "', arguments='",
+            r.arguments,
+            "')");
       });
 
   bind_scope<PyCommDebugMode>(m, "CommCounter")
       .def("records", &PyCommDebugMode::records)
       .def("table", &PyCommDebugMode::table);
+  m.def(
+      "open_module",
+      [](const std::string& name) {
+        open_modules().push_back(std::make_unique<ModuleScope>(name));
+      },
+      py::arg("name"));
+  m.def("close_module", [] {
+    if (!open_modules().empty()) open_modules().pop_back();
+  });
+  m.def(
+      "name_parameter", &name_parameter, py::arg("parameter"), py::arg("name"));
   bind_scope<PyImplicitReplication>(m, "ImplicitReplication");
   bind_scope<PyStrict>(m, "Strict");
   bind_scope<PyExplicitCommunication>(m, "ExplicitCommunication");

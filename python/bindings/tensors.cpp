@@ -24,13 +24,15 @@ at::Tensor from_local(
     py::handle placements,
     bool run_check,
     py::handle shape,
-    py::handle stride) {
+    py::handle stride,
+    bool uneven) {
   constexpr const char* kCaller = "from_local";
   const auto mesh = as_mesh(device_mesh, kCaller);
   FromLocalOptions options;
   options.run_check = run_check;
   options.shape = optional_sizes(shape, kCaller);
   options.stride = optional_sizes(stride, kCaller);
+  options.uneven = uneven;
   if (THPVariable_Check(local.ptr())) {
     const at::Tensor& tensor = THPVariable_Unpack(local.ptr());
     const auto wanted = as_placements(placements, mesh, tensor.dim(), kCaller);
@@ -115,6 +117,15 @@ at::Tensor full_tensor(const at::Tensor& tensor, py::handle grad_placements) {
   return DTensor(tensor).full_tensor(std::move(wanted));
 }
 
+py::object local_range(
+    const at::Tensor& tensor, int64_t dim, std::optional<int64_t> rank) {
+  const DTensor distributed(tensor);
+  const auto found = rank.has_value() ? distributed.local_range(dim, *rank)
+                                      : distributed.local_range(dim);
+  const auto range = py::module_::import("builtins").attr("range");
+  return range(found.begin, found.begin + found.size);
+}
+
 std::string layout_text(const at::Tensor& tensor) {
   std::ostringstream out;
   out << DTensor(tensor).spec()->str();
@@ -142,13 +153,17 @@ void bind_tensors(py::module_& m) {
       py::arg("run_check") = false,
       py::arg("shape") = py::none(),
       py::arg("stride") = py::none(),
+      py::arg("uneven") = false,
       "A distributed tensor of this rank's shard; replicated without "
       "placements. Differentiable. In a simulated world local_tensor is one "
       "tensor, which every rank holds, or a list with one for each rank in the "
       "order of device_mesh.ranks. With "
       "run_check the ranks compare the shapes and replicas become the first "
-      "rank's; without, nothing is sent. Uneven shards need shape and stride "
-      "of the whole.");
+      "rank's; without, nothing is sent. Shards that are torch.chunk's parts "
+      "of an uneven whole need its shape and stride. With uneven=True shards "
+      "may have any size along the sharded dimensions, as in the last batch of "
+      "an epoch: the ranks share the sizes, and the few rows that make the "
+      "shards torch.chunk's move.");
   m.def(
       "distribute_tensor",
       &distribute,
@@ -202,6 +217,24 @@ void bind_tensors(py::module_& m) {
       py::arg("self"),
       py::arg("rank"),
       "The shard of one rank that lives in this process, detached.");
+  m.def(
+      "local_range",
+      &local_range,
+      py::arg("self"),
+      py::arg("dim") = 0,
+      py::arg("rank") = py::none(),
+      "The indices of a dimension that are in the shard of a rank, by default "
+      "this process's: a range. Does not communicate.");
+  m.def(
+      "owners",
+      [](const at::Tensor& tensor, int64_t index, int64_t dim) {
+        return DTensor(tensor).owners(dim, index);
+      },
+      py::arg("self"),
+      py::arg("index"),
+      py::arg("dim") = 0,
+      "The ranks whose shards hold an index of a dimension, ascending. Does "
+      "not communicate.");
   m.def(
       "device_mesh",
       [](const at::Tensor& tensor) { return DTensor(tensor).mesh(); },

@@ -1,8 +1,8 @@
 """Distributed tensors: torch tensors laid out over a mesh of ranks.
 
 A distributed tensor is a native torch tensor, dispatched in C++. Modules,
-optimizers and autograd go on working on it, with the communication put in.
-The names are those of torch.distributed.tensor.
+optimizers and autograd work on it; the communication is inserted. The names are
+those of torch.distributed.tensor.
 
     import torch, tessera as ts
 

@@ -17,6 +17,8 @@ _NAMES = {
     "full_tensor": "DTensor.full_tensor",
     "shards": "DTensor.shards",
     "shard": "DTensor.shard",
+    "local_range": "DTensor.local_range",
+    "owners": "DTensor.owners",
     "device_mesh": "DTensor.device_mesh",
     "placements": "DTensor.placements",
     "spec": "DTensor._spec",

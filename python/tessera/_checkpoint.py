@@ -81,8 +81,8 @@ def _refuse(name: str, tensor: torch.Tensor) -> None:
     raise NotImplementedError(
         f"[torch.distributed.checkpoint] {name} is a distributed tensor "
         f"(DTensor) of tessera: {_C.layout_text(tensor)}. Its files cannot hold "
-        "one: save the state dict that get_model_state_dict gives with "
-        "full_state_dict=True, or let each rank torch.save() a file of its own"
+        "one: use tessera.checkpoint.save and load, or save the state dict that "
+        "get_model_state_dict gives with full_state_dict=True"
     )
 
 

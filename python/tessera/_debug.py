@@ -7,7 +7,7 @@ import torch
 import torch.distributed._functional_collectives  # registers the keys of the counts
 from torch.utils import _pytree as pytree
 
-from tessera import _C
+from tessera import _C, _module_paths
 from tessera._C import CommRecord
 
 __all__ = [
@@ -39,11 +39,15 @@ def _op_of(collective: str) -> Any:
 class CommDebugMode:
     """Counts the collectives of a scope, forward and backward.
 
-    What was counted can be read in the scope and after it. Scopes nest.
+    What was counted can be read in the scope and after it. Scopes nest. Each
+    record names the op, the module, the pass and the layouts of the op's
+    arguments.
 
         with CommDebugMode() as comm:
+            loss = model(batch).sum()
             loss.backward()
         comm.get_comm_counts()[torch.ops.c10d_functional.all_reduce]
+        print(comm.generate_comm_debug_tracing_table())
     """
 
     def __init__(self) -> None:
@@ -51,13 +55,15 @@ class CommDebugMode:
 
     def __enter__(self) -> "CommDebugMode":
         self._counter.__enter__()
+        _module_paths.follow()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._counter.__exit__(*exception)
+        _module_paths.unfollow()
 
     def get_records(self) -> list[CommRecord]:
-        """By op, pass, collective and group size, in order of appearance."""
+        """By op, module, pass, collective and layouts, in order of appearance."""
         return self._counter.records()
 
     def get_total_counts(self) -> int:
@@ -75,6 +81,14 @@ class CommDebugMode:
     def get_comm_bytes(self) -> dict[Any, int]:
         """The bytes sent, with the keys of get_comm_counts."""
         return self._sum_by_collective("bytes")
+
+    def get_comm_bytes_by_rank(self) -> dict[int, int]:
+        """The bytes that each rank sent: all ranks of a simulated world."""
+        sums: dict[int, int] = {}
+        for record in self.get_records():
+            for rank, sent in record.bytes_by_rank.items():
+                sums[rank] = sums.get(rank, 0) + sent
+        return sums
 
     def generate_comm_debug_tracing_table(self) -> str:
         """A table of the records, as text."""

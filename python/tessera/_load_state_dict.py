@@ -1,4 +1,4 @@
-"""load_state_dict between plain and distributed modules, both ways.
+"""load_state_dict between plain and distributed modules and optimizers.
 
 torch copies each tensor of a state dict into the parameter of its name. Here a
 plain tensor is laid out as the parameter first, and a distributed one becomes
@@ -41,9 +41,10 @@ def _wrap(plain: Any) -> Any:
         local_metadata: Any,
         *args: Any,
     ) -> Any:
-        if local_metadata.get("assign_to_params_buffers", False):
-            return plain(module, state_dict, prefix, local_metadata, *args)
         own = {**module._parameters, **module._buffers}
+        if local_metadata.get("assign_to_params_buffers", False):
+            # A plain module takes over what it is given; layouts stay.
+            own = {k: v for k, v in own.items() if _C.is_dtensor(v)}
         fitting = {
             prefix + name: _as(state_dict[prefix + name], tensor)
             for name, tensor in own.items()
@@ -69,6 +70,25 @@ def _wrap(plain: Any) -> Any:
     return load
 
 
+def _wrap_process_value(plain: Any) -> Any:
+    """For the function that makes a saved value one of a parameter's state."""
+
+    @functools.wraps(plain)
+    def process(param: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        fitting = _as(value, param)
+        if fitting is not value and not _C.is_dtensor(fitting):
+            # The whole of a replicated tensor is one of its shards.
+            fitting = fitting.clone()
+        return plain(param, fitting, *args, **kwargs)
+
+    return staticmethod(process)
+
+
 torch.nn.Module._load_from_state_dict = _wrap(
     torch.nn.Module._load_from_state_dict
+)
+torch.optim.Optimizer._process_value_according_to_param_policy = (
+    _wrap_process_value(
+        torch.optim.Optimizer._process_value_according_to_param_policy
+    )
 )

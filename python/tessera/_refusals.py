@@ -64,7 +64,7 @@ def _install() -> None:
         if _C.is_dtensor(t):
             raise NotImplementedError(
                 f"[{_attempt()}] a distributed tensor (DTensor) cannot be "
-                f"traced: got {_C.layout_text(t)}. Leave torch.compile away, or "
+                f"traced: got {_C.layout_text(t)}. Do not compile it, or "
                 "call what is compiled with plain tensors: to_local(), "
                 "shard(rank) or full_tensor() give them"
             )

@@ -99,6 +99,8 @@ _METHODS = {
     "full_tensor": _C.full_tensor,
     "shards": _C.shards,
     "shard": _C.shard,
+    "local_range": _C.local_range,
+    "owners": _C.owners,
 }
 _PROPERTIES = {
     "device_mesh": _C.device_mesh,

@@ -1,5 +1,7 @@
 """Counting communication and looking at layouts."""
 
+import collections
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -130,9 +132,11 @@ def body_explain_is_about_what_runs(here):
                 assert comm.get_total_counts() == 0
                 with CommDebugMode() as comm:
                     call(a, b, **options)
+                sent = collections.Counter()
                 for record in comm.get_records():
-                    line = f"{record.count} {record.collective} of {record.op}"
-                    assert line in text, (line, text)
+                    sent[f"{record.collective} of {record.op}"] += record.count
+                for what, count in sent.items():
+                    assert f"{count} {what}" in text, (count, what, text)
                 assert ("sends nothing" in text) == (not comm.get_records())
 
 
@@ -146,6 +150,143 @@ def body_modules(here):
     assert model.weight is before and model(x).placements == (Shard(0),)
 
 
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(8, 16)
+        self.down = torch.nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.down(self.up(x).relu())
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def tensor_parallel(name, module, mesh):
+    if name.endswith("up"):
+        ts.distribute_(module.weight, mesh, [Shard(0)])
+        ts.distribute_(module.bias, mesh, [Shard(0)])
+    elif name.endswith("down"):
+        ts.distribute_(module.weight, mesh, [Shard(1)])
+
+
+def records_of(comm, **wanted):
+    return [
+        record
+        for record in comm.get_records()
+        if all(getattr(record, key) == value for key, value in wanted.items())
+    ]
+
+
+def body_why_there_was_a_collective(here):
+    """Op, module, pass and layouts answer it."""
+    mesh = ts.init_device_mesh("cpu", (RANKS,))
+    model = ts.distribute_module(Net(), mesh, tensor_parallel)
+    x = ts.distribute_tensor(torch.randn(4, 8), mesh, [Shard(0)])
+    with CommDebugMode() as comm:
+        loss = model(x).square().sum()
+        loss.backward()
+    modules = {record.module for record in comm.get_records()}
+    assert {"Net.blocks.0.up", "Net.blocks.1.up"} <= modules, modules
+    for record in comm.get_records():
+        assert record.arguments.startswith("Float["), record
+    # The batch is gathered for the first layer, because the weight is sharded.
+    (gathered, *_) = records_of(comm, module="Net.blocks.0.up", backward=False)
+    assert gathered.op == "aten::addmm"
+    assert "Float[4, 8] on [S(0)]" in gathered.arguments
+    # A loss that is computed outside of all modules.
+    (reduced,) = records_of(comm, op="aten::pow.Tensor_Scalar", backward=False)
+    assert (reduced.module, reduced.collective) == ("", "reduce_scatter")
+    assert reduced.arguments == "Float[4, 8] on [P(sum)]"
+    # In the backward pass, modules and parameters are known too.
+    backward = {record.module for record in records_of(comm, backward=True)}
+    assert any(name.startswith("Net.blocks.") for name in backward), backward
+    table = comm.generate_comm_debug_tracing_table()
+    assert "Net.blocks.0.up" in table and "Float[4, 8] on [S(0)]" in table
+
+
+def body_modules_that_raise_or_are_left_inside(here):
+    mesh = ts.init_device_mesh("cpu", (RANKS,))
+    x = ts.distribute_tensor(torch.randn(8), mesh, [Shard(0)])
+
+    class Raises(torch.nn.Module):
+        def forward(self, x):
+            raise KeyError("on purpose")
+
+    with CommDebugMode() as comm:
+        with pytest.raises(KeyError):
+            Raises()(x)
+        x.full_tensor()
+    assert [record.module for record in comm.get_records()] == [""]
+
+    class Leaves(torch.nn.Module):
+        def forward(self, x):
+            mode.__exit__(None, None, None)
+            return x
+
+    mode = CommDebugMode()
+    mode.__enter__()
+    Leaves()(x)
+    with CommDebugMode() as comm:
+        x.full_tensor()
+    assert [record.module for record in comm.get_records()] == [""]
+
+
+def body_bytes_by_rank(here):
+    mesh = ts.init_device_mesh("cpu", (RANKS,))
+    table = ts.distribute_tensor(torch.randn(100, 4), mesh, [Shard(0)])
+    # All ids are in rank 2's rows.
+    ids = ts.distribute_tensor(torch.full((400,), 60), mesh, [Shard(0)])
+    with ts.EmbeddingScope(**{EXCHANGE: "exchange"}):
+        with CommDebugMode() as comm:
+            F.embedding(ids, table)
+    sent = comm.get_comm_bytes_by_rank()
+    assert sorted(sent) == here
+    assert sent[here[0]] == comm.get_total_bytes()
+    if len(here) == RANKS:
+        assert max(sent, key=sent.get) == 2, sent
+
+
+def body_who_holds_a_row(here):
+    mesh = ts.init_device_mesh("cpu", (RANKS,))
+    table = ts.zeros(100_000, 2, device_mesh=mesh, placements=[Shard(0)])
+    assert table.owners(77_777) == [3] and table.owners(-1) == [3]
+    assert table.owners(0, dim=1) == [0, 1, 2, 3]
+    assert table.local_range(0, rank=3) == range(75_000, 100_000)
+    assert 77_777 in table.local_range(rank=3)
+    if len(here) == 1:
+        assert table.local_range() == table.local_range(rank=here[0])
+    else:
+        with pytest.raises(RuntimeError, match="pass the rank"):
+            table.local_range()
+    with pytest.raises(IndexError, match="index 100000 is out of range"):
+        table.owners(100_000)
+    with pytest.raises(ValueError, match="rank 9 is not in"):
+        table.local_range(0, 9)
+    assert not hasattr(torch.zeros(2), "owners")
+
+
+# What EmbeddingScope calls the choice of a strategy.
+EXCHANGE = next(
+    name
+    for name in ("strategy", "way")
+    if name in (ts.EmbeddingScope.__init__.__doc__ or "")
+)
+
 test_simulated, test_processes = in_both_worlds(
-    body_explain_is_about_what_runs, body_modules
+    body_explain_is_about_what_runs,
+    body_modules,
+    body_why_there_was_a_collective,
+    body_modules_that_raise_or_are_left_inside,
+    body_bytes_by_rank,
+    body_who_holds_a_row,
 )

@@ -107,10 +107,54 @@ def body_weight_norm(here):
                 )
 
 
+def body_orthogonal(here):
+    mesh = make_mesh()
+    # Square, wide and high weights.
+    for out_features, in_features in ((4, 4), (3, 5), (6, 4)):
+        x = torch.randn(8, in_features)
+        for name in ("matrix_exp", "cayley", "householder"):
+            for use_trivialization in (True, False):
+                plain = nn.Linear(in_features, out_features)
+                for model in layouts_of(plain, mesh):
+                    expected = copy.deepcopy(plain)
+                    for m in (expected, model):
+                        torch.manual_seed(1)
+                        parametrizations.orthogonal(
+                            m,
+                            orthogonal_map=name,
+                            use_trivialization=use_trivialization,
+                        )
+                    check_alike(model, expected, x, mesh)
+
+
+def check_alike(model, expected, x, mesh):
+    """The same losses and parameters over a few steps."""
+    batch = ts.distribute_tensor(x, mesh, [Shard(0)])
+    optimizers = [
+        torch.optim.SGD(m.parameters(), lr=0.1) for m in (expected, model)
+    ]
+    for _ in range(2):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        expected(x).square().mean().backward()
+        model(batch).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    spread = dict(model.named_parameters())
+    for name, parameter in expected.named_parameters():
+        torch.testing.assert_close(
+            spread[name].full_tensor(), parameter, rtol=1e-4, atol=1e-5
+        )
+    torch.testing.assert_close(
+        model.weight.full_tensor(), expected.weight, rtol=1e-4, atol=1e-5
+    )
+
+
 test_simulated, test_processes = in_both_worlds(
     body_grad_scaler,
     body_pending_gradients_are_looked_at_as_a_sum,
     body_weight_norm,
+    body_orthogonal,
 )
 
 

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 
+#include "comm/assumed_shapes.h"
 #include "comm/collectives.h"
 #include "comm/comm_event.h"
 #include "core/hash.h"
 #include "dispatch/agreement.h"
 #include "dispatch/autograd.h"
 #include "dispatch/plain_value.h"
+#include "dispatch/ragged.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {
@@ -59,7 +61,7 @@ void check_shapes(
         shape,
         " gives it ",
         SizesRef(expected),
-        "; for uneven shards pass options.shape");
+        "; for uneven shards pass options.uneven, or options.shape");
   }
 }
 
@@ -68,6 +70,11 @@ Sizes given_or_even_shape(
     const DeviceMesh& mesh,
     PlacementsRef placements,
     const FromLocalOptions& options) {
+  TORCH_CHECK_VALUE(
+      !options.uneven || !options.shape.has_value(),
+      kFromLocal,
+      "uneven was given together with shape: the shape follows from the sizes "
+      "of the shards");
   TORCH_CHECK_VALUE(
       options.shape.has_value() || !options.stride.has_value(),
       kFromLocal,
@@ -118,21 +125,36 @@ bool same_on_all_ranks(const DeviceMesh& mesh, const Spec& spec) {
   return least.empty() || least[0].equal(most[0]);
 }
 
-std::vector<at::Tensor> broadcast_replicas(
-    at::TensorList locals,
-    bool shared,
-    const DeviceMesh& mesh,
-    PlacementsRef placements) {
+// One tensor for each position that lives here.
+Shards shards_by_position(
+    at::TensorList locals, bool shared, const DeviceMesh& mesh) {
   Shards shards(locals.begin(), locals.end());
   if (shared) {
     shards.resize(mesh.local_positions().size(), locals[0]);
   }
-  for (int64_t m = 0; m < mesh.ndim(); ++m) {
+  return shards;
+}
+
+// The value becomes the first replica's; the gradient goes to each rank's own
+// tensor all the same.
+void adopt_first_replicas(
+    at::TensorList locals, bool shared, const Spec& spec) {
+  const auto& placements = spec.placements;
+  if (std::none_of(placements.begin(), placements.end(), [](const auto& p) {
+        return p.is_replicate();
+      })) {
+    return;
+  }
+  c10::NoGradGuard no_grad;
+  auto shards = shards_by_position(locals, shared, spec.mesh);
+  for (int64_t m = 0; m < spec.mesh.ndim(); ++m) {
     if (placements[m].is_replicate()) {
-      shards = collectives(mesh).broadcast({mesh, m}, shards);
+      shards = collectives(spec.mesh).broadcast({spec.mesh, m}, shards);
     }
   }
-  return {shards.begin(), shards.end()};
+  for (size_t i = 0; i < locals.size() && i < shards.size(); ++i) {
+    locals[i].detach().copy_(shards[i]);
+  }
 }
 
 // What from_local makes, once it is known to be right.
@@ -187,8 +209,73 @@ Checked check(
       options.stride.value_or(global_strides(shape, locals[0]));
   auto spec =
       Spec::make(mesh, placements, shape, strides, locals[0].scalar_type());
-  check_shapes(locals, one_for_all, mesh, placements, shape);
+  if (!options.uneven) {
+    check_shapes(locals, one_for_all, mesh, placements, shape);
+  }
   return {one_for_all, std::move(spec)};
+}
+
+// Ranks work the shape out by themselves, each from its own shard.
+bool assumes_shape(const Spec& spec, const FromLocalOptions& options) {
+  return !options.shape.has_value() && !spec.mesh.simulated() &&
+         differs_over_ranks(spec.placements, spec.mesh);
+}
+
+// What ranks must have in common for their shards to be joined: a backward pass
+// that communicates must run on all ranks or on none.
+uint64_t kind_of_shards(at::TensorList locals) {
+  const bool recorded =
+      c10::GradMode::is_enabled() && locals[0].requires_grad();
+  return hash_combine(
+      hash_combine(
+          static_cast<uint64_t>(locals[0].dim()),
+          static_cast<uint64_t>(locals[0].scalar_type())),
+      recorded ? 1 : 0);
+}
+
+// Shards of any size along the dimensions that are sharded.
+at::Tensor from_uneven(
+    at::TensorList locals,
+    bool shared,
+    const DeviceMesh& mesh,
+    PlacementsRef given_placements,
+    const FromLocalOptions& options) {
+  const CommCauseGuard cause("from_local");
+  Checked checked{};
+  {
+    const bool known = !locals.empty() && locals[0].defined();
+    const SameOnAllRanks compared(
+        known ? kind_of_shards(locals) : 0,
+        "[from_local] the ranks' shards differ in dtype, number of dimensions "
+        "or requires_grad: uneven shards may differ in size only");
+    run_agreed(mesh, "from_local", [&] {
+      checked = check(locals, shared, mesh, given_placements, options);
+    });
+  }
+  if (mesh.local_positions().empty()) {
+    return from_shards(checked.spec, locals, checked.one_for_all);
+  }
+  const auto placements = PlacementsRef(checked.spec->placements);
+  const auto shapes = gather_shapes(
+      mesh, shards_by_position(locals, checked.one_for_all, mesh));
+  auto spec = Spec::make(
+      mesh,
+      placements,
+      joined_shape(mesh, placements, shapes),
+      checked.spec->dtype);
+  if (options.run_check) {
+    adopt_first_replicas(locals, checked.one_for_all, *spec);
+  }
+  const auto steps = plan_rows(mesh, placements, shapes);
+  if (!steps.empty()) {
+    return from_shards(
+        std::move(spec), move_rows(mesh, steps, locals), /*shared=*/false);
+  }
+  std::vector<at::Tensor> contiguous;
+  for (const auto& local : locals) {
+    contiguous.push_back(local.contiguous());
+  }
+  return from_shards(std::move(spec), contiguous, checked.one_for_all);
 }
 
 }  // namespace
@@ -199,8 +286,14 @@ at::Tensor from_local(
     const DeviceMesh& mesh,
     PlacementsRef given_placements,
     const FromLocalOptions& options) {
+  if (options.uneven) {
+    return from_uneven(locals, shared, mesh, given_placements, options);
+  }
   if (!options.run_check) {
     auto checked = check(locals, shared, mesh, given_placements, options);
+    if (assumes_shape(*checked.spec, options)) {
+      assume_shape(mesh, checked.spec->sizes);
+    }
     return from_shards(std::move(checked.spec), locals, checked.one_for_all);
   }
   // What one rank finds, every rank throws.
@@ -218,20 +311,8 @@ at::Tensor from_local(
       " and the type ",
       spec->dtype,
       " of its shard, another rank others; for uneven shards pass "
-      "options.shape");
-  const auto placements = PlacementsRef(spec->placements);
-  if (std::any_of(placements.begin(), placements.end(), [](const auto& p) {
-        return p.is_replicate();
-      })) {
-    // The value becomes the first replica's; the gradient goes to each rank's
-    // own tensor all the same.
-    c10::NoGradGuard no_grad;
-    const auto replicas =
-        broadcast_replicas(locals, one_for_all, mesh, placements);
-    for (size_t i = 0; i < locals.size(); ++i) {
-      locals[i].detach().copy_(replicas[i]);
-    }
-  }
+      "options.uneven, or options.shape");
+  adopt_first_replicas(locals, one_for_all, *spec);
   return from_shards(checked.spec, locals, one_for_all);
 }
 

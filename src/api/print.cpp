@@ -2,9 +2,9 @@
 //
 // ATen's operator is inline and calls at::print, which reads the storage: there
 // is nothing to dispatch on. This definition of at::print stands in the place
-// of libtorch's in programs that link us before it, as target tessera::tessera
-// does, and hands plain tensors on. Elsewhere ATen's raises, and says that
-// full_tensor() or DTensor(tensor) can be printed.
+// of libtorch's in programs that link us before it, as those do that use the
+// CMake target tessera::tessera, and hands plain tensors on. Elsewhere ATen's
+// raises, and says that full_tensor() or DTensor(tensor) can be printed.
 #include <ATen/core/Formatting.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>

@@ -30,6 +30,20 @@ int64_t coordinate_of(MeshDim at, size_t shard) {
   return at.mesh.coordinate(at.mesh.local_positions()[shard], at.dim);
 }
 
+// Tells of a collective in which the shard at coordinate `c`, index `i`, sends
+// bytes_of(i, c). Does nothing unless somebody listens.
+template <typename BytesOf>
+void count(const char* collective, MeshDim at, ShardsRef in, BytesOf bytes_of) {
+  if (!counting()) return;
+  c10::SmallVector<int64_t, 4> ranks;
+  c10::SmallVector<int64_t, 4> bytes;
+  for (size_t i = 0; i < in.size(); ++i) {
+    ranks.push_back(at.mesh.all_ranks()[at.mesh.local_positions()[i]]);
+    bytes.push_back(bytes_of(i, coordinate_of(at, i)));
+  }
+  report(collective, at.mesh.size(at.dim), ranks, bytes);
+}
+
 // What a collective gives for meta tensors: make(shard, its coordinate, index).
 template <typename Make>
 Shards meta_results(MeshDim at, ShardsRef in, Make make) {
@@ -46,7 +60,9 @@ Shards Collectives::all_reduce(MeshDim at, ShardsRef in, ReduceOp op) {
   const int64_t n = at.mesh.size(at.dim);
   if (!begins(at, in, n)) return {in.begin(), in.end()};
   check_reducible(op, in[0].scalar_type(), "all_reduce");
-  if (counting()) report("all_reduce", n, all_reduce_bytes(in[0], n));
+  count("all_reduce", at, in, [&](size_t i, int64_t) {
+    return all_reduce_bytes(in[i], n);
+  });
   const BelowAutograd guard;
   if (in[0].is_meta()) {
     return meta_results(at, in, [](const at::Tensor& shard, int64_t, size_t) {
@@ -64,7 +80,9 @@ Shards Collectives::all_gather(
   for (size_t i = 0; i < in.size(); ++i) {
     TORCH_INTERNAL_ASSERT(in[i].size(dim) == parts[i][coordinate_of(at, i)]);
   }
-  if (counting()) report("all_gather", n, all_gather_bytes(in[0], n));
+  count("all_gather", at, in, [&](size_t i, int64_t) {
+    return all_gather_bytes(in[i], n);
+  });
   const BelowAutograd guard;
   if (in[0].is_meta()) {
     return meta_results(
@@ -81,10 +99,9 @@ Shards Collectives::reduce_scatter(
   check_parts(in, dim, parts, n);
   if (!begins(at, in, n)) return {in.begin(), in.end()};
   check_reducible(op, in[0].scalar_type(), "reduce_scatter");
-  if (counting()) {
-    const int64_t kept = parts[0][coordinate_of(at, 0)];
-    report("reduce_scatter", n, bytes_but(in[0], kept, in[0].size(dim)));
-  }
+  count("reduce_scatter", at, in, [&](size_t i, int64_t c) {
+    return bytes_but(in[i], parts[i][c], in[i].size(dim));
+  });
   const BelowAutograd guard;
   if (in[0].is_meta()) {
     return meta_results(
@@ -110,10 +127,9 @@ Shards Collectives::all_to_all(
     TORCH_INTERNAL_ASSERT(
         in[i].size(concat_dim) == concat_parts[i][coordinate_of(at, i)]);
   }
-  if (counting()) {
-    const int64_t kept = split_parts[0][coordinate_of(at, 0)];
-    report("all_to_all", n, bytes_but(in[0], kept, in[0].size(split_dim)));
-  }
+  count("all_to_all", at, in, [&](size_t i, int64_t c) {
+    return bytes_but(in[i], split_parts[i][c], in[i].size(split_dim));
+  });
   const BelowAutograd guard;
   if (in[0].is_meta()) {
     return meta_results(
@@ -133,10 +149,9 @@ Shards Collectives::all_to_all(
 Shards Collectives::broadcast(MeshDim at, ShardsRef in) {
   const int64_t n = at.mesh.size(at.dim);
   if (!begins(at, in, n)) return {in.begin(), in.end()};
-  if (counting()) {
-    const bool root = coordinate_of(at, 0) == 0;
-    report("broadcast", n, root ? all_gather_bytes(in[0], n) : 0);
-  }
+  count("broadcast", at, in, [&](size_t i, int64_t c) {
+    return c == 0 ? all_gather_bytes(in[i], n) : 0;
+  });
   const BelowAutograd guard;
   if (in[0].is_meta()) {
     return meta_results(at, in, [](const at::Tensor& shard, int64_t, size_t) {
@@ -151,11 +166,9 @@ Shards Collectives::scatter(
   const int64_t n = at.mesh.size(at.dim);
   check_parts(in, dim, parts, n);
   if (!begins(at, in, n)) return {in.begin(), in.end()};
-  if (counting()) {
-    const bool root = coordinate_of(at, 0) == 0;
-    const int64_t sent = bytes_but(in[0], parts[0][0], in[0].size(dim));
-    report("scatter", n, root ? sent : 0);
-  }
+  count("scatter", at, in, [&](size_t i, int64_t c) {
+    return c == 0 ? bytes_but(in[i], parts[i][0], in[i].size(dim)) : 0;
+  });
   const BelowAutograd guard;
   if (in[0].is_meta()) {
     return meta_results(
@@ -176,10 +189,9 @@ Shards Collectives::all_to_all_rows(
     const int64_t c = coordinate_of(at, i);
     TORCH_INTERNAL_ASSERT(send_rows[i][c] == recv_rows[i][c]);
   }
-  if (counting()) {
-    const int64_t kept = send_rows[0][coordinate_of(at, 0)];
-    report("all_to_all_rows", n, bytes_but(in[0], kept, total(send_rows[0])));
-  }
+  count("all_to_all_rows", at, in, [&](size_t i, int64_t c) {
+    return bytes_but(in[i], send_rows[i][c], total(send_rows[i]));
+  });
   const BelowAutograd guard;
   if (in[0].is_meta()) {
     return meta_results(
@@ -197,7 +209,15 @@ void Collectives::agree(
     if (!local_error.empty()) throw_error(kind, local_error);
     return;
   }
-  if (counting()) report("agree", n, (n - 1) * kAgreeBytes);
+  if (counting()) {
+    c10::SmallVector<int64_t, 4> ranks;
+    for (const int64_t position : mesh.local_positions()) {
+      ranks.push_back(mesh.all_ranks()[position]);
+    }
+    const c10::SmallVector<int64_t, 4> bytes(
+        ranks.size(), (n - 1) * kAgreeBytes);
+    report("agree", n, ranks, bytes);
+  }
   const BelowAutograd guard;
   do_agree(mesh, local_error, kind);
 }

@@ -27,7 +27,7 @@ Observers& observers() {
   return *instance;
 }
 
-thread_local std::string_view current_cause;
+thread_local CommCause current_cause;
 // Told instead of the others, if there is one.
 thread_local CommObserver* only_observer = nullptr;
 
@@ -53,9 +53,19 @@ bool counting() {
          only_observer != nullptr;
 }
 
-void report(std::string_view collective, int64_t group_size, int64_t bytes) {
+void report(
+    std::string_view collective,
+    int64_t group_size,
+    c10::ArrayRef<int64_t> ranks,
+    c10::ArrayRef<int64_t> bytes) {
   auto& all = observers();
-  const CommEvent event{collective, current_cause, group_size, bytes};
+  const CommEvent event{
+      collective,
+      current_cause.op,
+      current_cause.arguments,
+      group_size,
+      ranks,
+      bytes};
   if (only_observer != nullptr) {
     only_observer->on_collective(event);
     return;
@@ -73,11 +83,15 @@ CommRedirectGuard::CommRedirectGuard(CommObserver* observer)
 
 CommRedirectGuard::~CommRedirectGuard() { only_observer = previous_; }
 
-std::string_view current_comm_cause() { return current_cause; }
+std::string_view current_comm_cause() { return current_cause.op; }
 
-CommCauseGuard::CommCauseGuard(std::string_view cause)
+CommCauseGuard::CommCauseGuard(
+    std::string_view op, c10::ArrayRef<SpecPtr> arguments)
     : previous_(current_cause) {
-  current_cause = cause;
+  current_cause.op = op;
+  if (!arguments.empty()) {
+    current_cause.arguments = arguments;
+  }
 }
 
 CommCauseGuard::~CommCauseGuard() { current_cause = previous_; }

@@ -1,8 +1,8 @@
-// Counting: tells the observers of each collective what this rank sends.
+// Counting: tells the observers of each collective what each rank sends.
 //
-// The formulas, for a group of n ranks and a shard of b bytes on this rank (in
-// a simulated world: on rank 0). They count what a ring or a direct exchange
-// sends at best; how a backend moves the bytes does not change them.
+// The formulas, for a group of n ranks and a shard of b bytes on a rank. They
+// count what a ring or a direct exchange sends at best; how a backend moves the
+// bytes does not change them.
 //
 //   all_reduce        2 * (n - 1) * ceil(b / n)
 //   all_gather        (n - 1) * b
@@ -31,8 +31,13 @@ bool counting();
 // The op on whose behalf this thread issues collectives; "" outside one.
 std::string_view current_comm_cause();
 
-// Tells every observer of one collective issued by this thread.
-void report(std::string_view collective, int64_t group_size, int64_t bytes);
+// Tells every observer of one collective issued by this thread, in which each
+// of `ranks`, those that live here, sends as many bytes.
+void report(
+    std::string_view collective,
+    int64_t group_size,
+    c10::ArrayRef<int64_t> ranks,
+    c10::ArrayRef<int64_t> bytes);
 
 inline int64_t all_reduce_bytes(const at::Tensor& in, int64_t n) {
   const auto bytes = static_cast<int64_t>(in.nbytes());

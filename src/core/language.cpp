@@ -27,6 +27,7 @@ constexpr std::array kWords{
         "use `with tessera.EmbeddingScope(strategy=\"gather\"):`"},
     Words{"tessera::ExplicitCommunication", "tessera.explicit_communication()"},
     Words{"options.shape", "shape"},
+    Words{"options.uneven", "uneven=True"},
     Words{"to(torch::kLong)", "to(torch.long)"},
     Words{"World::simulate", "tessera.simulate"},
     Words{", at::kMeta)", ")"},

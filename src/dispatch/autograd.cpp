@@ -1,18 +1,14 @@
 #include "dispatch/autograd.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <unordered_set>
 
 #include "comm/comm_event.h"
-#include "dispatch/grad_layout.h"
+#include "dispatch/boundary_node.h"
 #include "dispatch/implicit_moves.h"
 #include "dispatch/plain_args.h"
 #include "dispatch/run_steps.h"
@@ -24,15 +20,6 @@ namespace tessera::detail {
 namespace {
 
 using torch::autograd::variable_list;
-
-bool records(at::TensorList tensors) {
-  if (!at::GradMode::is_enabled()) {
-    return false;
-  }
-  return std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) {
-    return tensor.requires_grad();
-  });
-}
 
 // Below autograd.
 at::Tensor move_to(const at::Tensor& tensor, PlacementsRef to, Slices slices) {
@@ -106,9 +93,7 @@ void count_writes_of(at::TensorList locals, const at::Tensor& tensor) {
   }
 }
 
-// What happened at the boundary, for the way back. These are nodes of the graph
-// by hand: torch::autograd::Function keeps what it needs in maps by name, which
-// takes longer than all of to_local.
+// What happened at the boundary, for the backward pass.
 class BoundaryNode : public torch::autograd::Node {
  public:
   // `grad` is how the gradient lies on the distributed side, whose tensor lies
@@ -120,38 +105,6 @@ class BoundaryNode : public torch::autograd::Node {
   SpecPtr spec_;
   Placements grad_;
 };
-
-// Counted by std::shared_ptr up to torch 2.12, with a deleter that spares the
-// stack, and by c10::intrusive_ptr since.
-using NodePtr = decltype(torch::autograd::Edge::function);
-
-template <class NodeType, class... Args>
-NodePtr make_node(Args&&... args) {
-  if constexpr (std::is_same_v<
-                    NodePtr,
-                    std::shared_ptr<torch::autograd::Node>>) {
-    return NodePtr(new NodeType(std::forward<Args>(args)...), [](auto* node) {
-      deleteNode(node);
-    });
-  } else {
-    return c10::make_intrusive<NodeType>(std::forward<Args>(args)...);
-  }
-}
-
-// Makes `outputs` the results of `node`, whose gradients go to `inputs`.
-void record(
-    const NodePtr& node, at::TensorList inputs, at::TensorList outputs) {
-  keep_grad_layouts(inputs);
-  torch::autograd::edge_list edges;
-  edges.reserve(inputs.size());
-  for (const auto& input : inputs) {
-    edges.push_back(torch::autograd::impl::gradient_edge(input));
-  }
-  node->set_next_edges(std::move(edges));
-  for (const auto& output : outputs) {
-    torch::autograd::set_history(output, node);
-  }
-}
 
 // By how much the gradient of an average is more than that of each term.
 int64_t averaged_over(const Spec& spec, int64_t mesh_dim) {
@@ -344,7 +297,7 @@ at::Tensor redistribute(
     check_implicit_move(
         cause, "a tensor of its own", spec, *cached_redistribution(spec, to));
   }
-  const CommCauseGuard guard(cause);
+  const CommCauseGuard guard(cause, distributed_meta(tensor).spec);
   auto moved = move_to(tensor, to, Slices::Copy);
   if (records(tensor)) {
     record(

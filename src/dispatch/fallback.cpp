@@ -179,7 +179,12 @@ class GatheredCall {
   }
 
   void gather() {
-    const CommCauseGuard cause(op_.name);
+    c10::SmallVector<SpecPtr, 4> layouts;
+    for (const auto& tensor : call_.tensors) {
+      layouts.push_back(
+          is_dtensor(tensor) ? distributed_meta(tensor).spec : nullptr);
+    }
+    const CommCauseGuard cause(op_.name, layouts);
     int64_t bytes = 0;
     for (size_t i = 0; i < call_.tensors.size(); ++i) {
       const auto& tensor = call_.tensors[i];

@@ -79,6 +79,7 @@ ViewOrigin origin_of(const OpPlan& plan, const c10::IValue& base) {
 template <typename Calls>
 void run_locally(const OpInfo& op, const OpPlan& plan, const Calls& calls) {
   if (plan.agrees) {
+    const CommCauseGuard cause(op.name, plan.inputs);
     run_agreed(plan.mesh, op.name, calls);
   } else {
     calls();
@@ -169,7 +170,7 @@ std::vector<Shards> arranged_shards(
     }
   }
   if (!plan.redistributions.empty()) {
-    CommCauseGuard cause(op.name);
+    CommCauseGuard cause(op.name, plan.inputs);
     for (const auto& [i, from, steps] : plan.redistributions) {
       check_implicit_move(op, plan.slots[i].argument, *from, *steps);
     }

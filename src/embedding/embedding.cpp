@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
+
 #include "comm/comm_event.h"
 #include "dispatch/autograd.h"
 #include "dispatch/op_plan.h"
@@ -116,8 +118,9 @@ at::Tensor exchange_lookup(
     const at::Tensor& indices,
     const LookupArgs& args,
     const ExchangeLayout& layout) {
-  const CommCauseGuard cause(kLookupCause);
   const SpecPtr& table = distributed_meta(weight).spec;
+  const std::array layouts{table, distributed_meta(indices).spec};
+  const CommCauseGuard cause(kLookupCause, layouts);
   const Sizes bounds = owner_bounds(*table, layout.mesh_dim);
   LocalError error;
   std::vector<Route> routes;

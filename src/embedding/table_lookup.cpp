@@ -80,7 +80,7 @@ class LookupNode : public torch::autograd::Function<LookupNode> {
           spell(query.caller->instead));
       local.push_back(grad.contiguous());
     }
-    const CommCauseGuard cause(query.caller->backward_cause);
+    const CommCauseGuard cause(query.caller->backward_cause, lookup.gradient());
     const bool table_needs_grad = ctx->needs_input_grad(0);
     const auto saved = ctx->get_saved_variables();
     at::Tensor table = saved.empty() ? at::Tensor() : saved[0];
@@ -201,8 +201,8 @@ std::vector<at::Tensor> look_up(
     std::vector<LookupInput> inputs,
     const LookupQuery& query,
     const LocalError& error) {
-  const CommCauseGuard cause(query.caller->cause);
   const SpecPtr& table = distributed_meta(weight).spec;
+  const CommCauseGuard cause(query.caller->cause, table);
   const Placement& sharding = table->placements[mesh_dim];
   TORCH_INTERNAL_ASSERT(
       table->dim() == 2 &&

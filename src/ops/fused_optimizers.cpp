@@ -128,7 +128,9 @@ void fused_step(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     const auto& parameter = parameters[i];
     const bool distributed = is_dtensor(parameter);
+    std::optional<CommCauseGuard> layout;
     if (distributed) {
+      layout.emplace(name, distributed_meta(parameter).spec);
       begin_write(parameter, name);
     }
     std::vector<StepArgument> step;

@@ -20,7 +20,7 @@ at::Tensor nonzero(const at::Tensor& self) {
   const Placements whole(mesh.ndim(), Replicate());
   Shards shards;
   {
-    const CommCauseGuard cause("aten::nonzero");
+    const CommCauseGuard cause("aten::nonzero", meta.spec);
     const auto plan = cached_redistribution(*meta.spec, whole);
     shards = run_steps(
         mesh, meta.spec->sizes, *plan, current_shards(self), Slices::Alias);

@@ -15,6 +15,7 @@
 namespace tessera {
 namespace comm_debug_test {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -122,13 +123,103 @@ TEST_F(CommDebug, TheTableHasALineForEachOpAndTotals) {
   x.full_tensor();
   x.full_tensor();
   const std::string table =
-      "op                     pass     collective  ranks  count  bytes sent\n"
-      "tessera::redistribute  forward  all_gather      4      2         384\n"
+      "op                     pass     collective  ranks  count  bytes sent  "
+      "arguments\n"
+      "tessera::redistribute  forward  all_gather      4      2         384  "
+      "Float[8, 8] on [S(0)]\n"
       "total                                                  2         384\n";
   EXPECT_EQ(comm.generate_comm_debug_tracing_table(), table);
   std::ostringstream out;
   out << comm;
   EXPECT_EQ(out.str(), table);
+}
+
+TEST_F(CommDebug, NamesTheLayoutsThatCausedIt) {
+  const auto x = sharded(0);
+  const auto w = sharded(0);
+  const auto columns = sharded(1);
+  const CommDebugMode comm;
+  torch::mm(x, w);
+  torch::mm(x, w);
+  torch::mm(w, columns);
+  const auto records = comm.get_records();
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(
+      records[0].arguments, "Float[8, 8] on [S(0)], Float[8, 8] on [S(0)]");
+  EXPECT_EQ(records[0].count, 2);
+  EXPECT_EQ(
+      records[1].arguments, "Float[8, 8] on [S(0)], Float[8, 8] on [S(1)]");
+}
+
+TEST_F(CommDebug, BytesByRank) {
+  // 8, 8, 8 and 1 rows of one float.
+  const auto x = distribute_tensor(torch::ones({25, 1}), mesh(), {Shard(0)});
+  const CommDebugMode comm;
+  x.full_tensor();
+  const auto bytes = comm.get_comm_bytes_by_rank();
+  const std::map<int64_t, int64_t> all{
+      {0, 3 * 28}, {1, 3 * 28}, {2, 3 * 28}, {3, 3 * 16}};
+  if (testing::over_processes()) {
+    const int64_t rank = testing::test_world().rank();
+    EXPECT_THAT(bytes, ElementsAre(Pair(rank, all.at(rank))));
+  } else {
+    EXPECT_EQ(bytes, all);
+  }
+  EXPECT_EQ(comm.get_records()[0].bytes_by_rank, bytes);
+  EXPECT_EQ(comm.get_total_bytes(), bytes.begin()->second);
+}
+
+// What runs in a scope, and the backward pass of it, is known by its name.
+TEST_F(CommDebug, NamesModulesForwardAndBackward) {
+  torch::nn::Linear first(8, 8);
+  torch::nn::Linear second(8, 8);
+  distribute_(first->weight, mesh());
+  distribute_(first->bias, mesh());
+  distribute_(second->weight, mesh());
+  distribute_(second->bias, mesh());
+  torch::nn::Sequential model(first, second);
+  at::Tensor y = sharded(0).requires_grad_();
+  const CommDebugMode comm(*model);
+  {
+    const ModuleScope outer("mlp");
+    {
+      const ModuleScope inner("first");
+      y = DTensor(first(y)).redistribute({Shard(1)});
+    }
+    const ModuleScope inner("second");
+    y = second(DTensor(y).redistribute({Shard(0)}));
+  }
+  y.pow(2).sum().backward();
+  std::map<std::string, std::string> forward;
+  std::map<std::string, std::string> backward;
+  for (const auto& record : comm.get_records()) {
+    auto& text = (record.backward ? backward : forward)[record.module];
+    text += record.op + " " + record.collective + "; ";
+  }
+  EXPECT_THAT(
+      forward["mlp.first"], HasSubstr("tessera::redistribute all_to_all"));
+  EXPECT_THAT(
+      forward["mlp.second"], HasSubstr("tessera::redistribute all_to_all"));
+  EXPECT_EQ(forward.count(""), 0u);
+  // The backward pass of a redistribution is where it was asked for.
+  EXPECT_THAT(
+      backward["mlp.first"], HasSubstr("tessera::redistribute all_to_all"));
+  EXPECT_THAT(
+      backward["mlp.second"], HasSubstr("tessera::redistribute all_to_all"));
+  // Gradients of replicated parameters are summed under the parameters' names.
+  EXPECT_THAT(
+      backward["0.weight"], HasSubstr("tessera::redistribute all_reduce"));
+  EXPECT_THAT(
+      comm.generate_comm_debug_tracing_table(),
+      AllOf(HasSubstr("  module  "), HasSubstr("  mlp.first  ")));
+}
+
+TEST_F(CommDebug, AScopeThatWasOpenBeforeIsKnown) {
+  const auto x = sharded(0);
+  const ModuleScope scope("head");
+  const CommDebugMode comm;
+  x.full_tensor();
+  EXPECT_EQ(comm.get_records()[0].module, "head");
 }
 
 // Straight from the comm layer, where ranks need not agree on the order.
@@ -139,7 +230,7 @@ TEST(CommDebugThreads, CollectivesOfAllThreadsAreCounted) {
     threads.emplace_back([t] {
       const detail::CommCauseGuard cause(t % 2 == 0 ? "even" : "odd");
       for (int i = 0; i < 100; ++i) {
-        detail::report("all_reduce", 4, 8);
+        detail::report("all_reduce", 4, {0}, {8});
       }
     });
   }

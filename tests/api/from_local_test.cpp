@@ -76,13 +76,14 @@ TEST(FromLocal, UnevenShardsNeedTheShape) {
         {ts::Shard(0)},
         {.shape = ts::Sizes{7, 2}, .stride = ts::Sizes{2, 1}});
     EXPECT_TRUE(d.full_tensor().equal(torch::ones({7, 2})));
-    throws_saying<c10::ValueError>("for uneven shards pass options.shape", [&] {
-      ts::DTensor::from_local(
-          torch::ones({3, 2}),
-          mesh,
-          {ts::Shard(0)},
-          {.shape = ts::Sizes{7, 2}, .stride = ts::Sizes{2, 1}});
-    });
+    throws_saying<c10::ValueError>(
+        "for uneven shards pass options.uneven, or options.shape", [&] {
+          ts::DTensor::from_local(
+              torch::ones({3, 2}),
+              mesh,
+              {ts::Shard(0)},
+              {.shape = ts::Sizes{7, 2}, .stride = ts::Sizes{2, 1}});
+        });
   });
 }
 

@@ -26,7 +26,7 @@ class Listener : public detail::CommObserver {
         {std::string(event.collective),
          std::string(event.cause),
          event.group_size,
-         event.bytes});
+         event.bytes[0]});
   }
   std::vector<Told> told;
 };

@@ -181,9 +181,10 @@ TEST(Transports, AMessageOfAnotherCallIsRefused) {
     if (which == 3) tag.dtype = c10::ScalarType::Float;
     if (which == 4) tag.cause = 5;
     if (which == 5) tag.bytes = 16;
+    if (which == 6) tag.shapes = 5;
     return tag;
   };
-  for (int which = 0; which < 6; ++which) {
+  for (int which = 0; which < 7; ++which) {
     SCOPED_TRACE(which);
     with_each(2, [&](Ends& ends) {
       const std::string sent(16, 'x');
@@ -198,6 +199,9 @@ TEST(Transports, AMessageOfAnotherCallIsRefused) {
               HasSubstr("instead of all_reduce (call 1, Byte, 8 bytes)")));
       if (which == 4) {
         EXPECT_THAT(text, HasSubstr("for another operation"));
+      }
+      if (which == 6) {
+        EXPECT_THAT(text, HasSubstr("tensors of different shapes"));
       }
       // The other side learns why.
       ends[1]->close(text);

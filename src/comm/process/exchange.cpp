@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "comm/assumed_shapes.h"
 #include "comm/counting.h"
 #include "comm/errors.h"
 #include "comm/process/rendezvous.h"
@@ -39,7 +40,8 @@ Exchange::Exchange(Group& group, const Call& call)
   tag_.collective = call.collective;
   tag_.reduction = call.reduction;
   tag_.cause = hash_cause(current_comm_cause());
-  tag_.drawn = group.drawn();
+  tag_.drawn = static_cast<uint16_t>(group.drawn());
+  tag_.shapes = call.mesh == nullptr ? 0 : assumed_shapes(*call.mesh);
   due_.resize(group.size());
   for (int64_t c = 0; c < group.size(); ++c) {
     if (c != group.coordinate()) due_[c] = group.transport(c).received(c);

@@ -73,7 +73,14 @@ std::string describe_mismatch(const MessageTag& sent, const MessageTag& due) {
   }
   std::string text = c10::str(describe(sent), " instead of ", describe(due));
   alike.cause = due.cause;
-  if (alike == due) text += ", for another operation";
+  alike.shapes = due.shapes;
+  if (alike != due) return text;
+  if (sent.cause != due.cause) text += ", for another operation";
+  if (sent.shapes != due.shapes) {
+    text +=
+        ", after from_local had made tensors of different shapes on the two "
+        "ranks: shards that differ in size need its option uneven, or shape";
+  }
   return text;
 }
 

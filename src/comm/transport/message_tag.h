@@ -36,8 +36,9 @@ struct MessageTag {
   uint8_t reduction = kNoReduction;  // a ReduceOp
   c10::ScalarType dtype = c10::ScalarType::Byte;
   uint8_t unused = 0;
-  uint32_t cause = 0;  // a hash of the op on whose behalf it is sent
-  uint32_t drawn = 0;  // a hash of the random numbers that the ranks share
+  uint32_t cause = 0;   // a hash of the op on whose behalf it is sent
+  uint16_t drawn = 0;   // of the random numbers that the ranks share
+  uint16_t shapes = 0;  // of the shapes that the sender has assumed
   int64_t bytes = 0;
 
   friend bool operator==(const MessageTag&, const MessageTag&) = default;
