@@ -93,7 +93,7 @@ def test_other_errors_speak_python(mesh):
         x + torch.randn(4, 4)
     assert "with tessera.implicit_replication():" in str(e.value)
     assert "::" not in str(e.value) and "guard" not in str(e.value)
-    with pytest.raises(ValueError, match="pass shape") as e:
+    with pytest.raises(ValueError, match="pass uneven=True, or shape") as e:
         ts.DTensor.from_local(
             [torch.ones(2), torch.ones(1), torch.ones(2), torch.ones(2)],
             mesh,
