@@ -11,7 +11,6 @@ void register_ops(OpRegistry& ops) {
   register_grad_scaler(ops);
   register_index(ops);
   register_losses(ops);
-  register_margin_losses(ops);
   register_moments(ops);
   register_nonzero(ops);
   register_norms(ops);

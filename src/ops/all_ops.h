@@ -14,7 +14,6 @@ void register_fused_optimizers(OpRegistry& ops);
 void register_grad_scaler(OpRegistry& ops);
 void register_index(OpRegistry& ops);
 void register_losses(OpRegistry& ops);
-void register_margin_losses(OpRegistry& ops);
 void register_moments(OpRegistry& ops);
 void register_nonzero(OpRegistry& ops);
 void register_norms(OpRegistry& ops);

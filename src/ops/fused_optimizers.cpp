@@ -5,10 +5,8 @@
 
 #include "comm/comm_event.h"
 #include "dispatch/autograd.h"
-#include "dispatch/run_by_rule.h"
 #include "dispatch/tensor.h"
 #include "ops/all_ops.h"
-#include "ops/reduced_dims.h"
 
 namespace tessera::detail {
 namespace {

@@ -10,7 +10,6 @@
 #include "dispatch/run_by_rule.h"
 #include "dispatch/tensor.h"
 #include "ops/all_ops.h"
-#include "ops/reduced_dims.h"
 
 namespace tessera::detail {
 namespace {

@@ -1,21 +1,17 @@
-// Losses: the elementwise part runs by its rule, with ATen's own kernel; what
-// is left is to reduce it over the whole tensor.
+// Losses: the terms, one an element or one a sample, come by the op's rule from
+// ATen's own kernel; what is left is to reduce them over the whole tensor.
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/mean.h>
 #include <ATen/ops/sum.h>
 
 #include <memory>
-#include <string>
-#include <tuple>
 
 #include "dispatch/run_by_rule.h"
 #include "ops/all_ops.h"
 
 namespace tessera::detail {
 namespace {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 size_t argument_index(const OpInfo& op, const char* name) {
   const auto index = op.handle.schema().argumentIndexWithName(name);
@@ -40,17 +36,35 @@ int64_t not_mean(int64_t reduction) {
                                           : reduction;
 }
 
-// Losses of one element each, with a `reduction`.
-constexpr const char* kElementwise[] = {
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "huber_loss",
-    "mse_loss",
-    "smooth_l1_loss",
-    "soft_margin_loss",
+enum class Terms : uint8_t { kElements, kSamples };
+
+struct Loss {
+  const char* forward;
+  const char* backward;  // nullptr where ATen composes it
+  Terms terms;
 };
 
-// One of them: the losses by the op's rule, then their reduction.
+constexpr Loss kLosses[] = {
+    {"binary_cross_entropy", "binary_cross_entropy_backward", Terms::kElements},
+    {"binary_cross_entropy_with_logits", nullptr, Terms::kElements},
+    {"huber_loss", "huber_loss_backward", Terms::kElements},
+    {"mse_loss", "mse_loss_backward", Terms::kElements},
+    {"multi_margin_loss", "multi_margin_loss_backward", Terms::kSamples},
+    {"multilabel_margin_loss_forward",
+     "multilabel_margin_loss_backward",
+     Terms::kSamples},
+    {"smooth_l1_loss", "smooth_l1_loss_backward", Terms::kElements},
+    {"soft_margin_loss", "soft_margin_loss_backward", Terms::kElements},
+};
+
+int64_t count_terms(const at::Tensor& self, Terms terms) {
+  if (terms == Terms::kElements) {
+    return self.numel();
+  }
+  return self.dim() == 2 ? self.size(0) : 1;
+}
+
+// The terms by the op's rule, then their reduction.
 class LossKernel final : public c10::OperatorKernel {
  public:
   explicit LossKernel(const OpInfo& op)
@@ -64,7 +78,7 @@ class LossKernel final : public c10::OperatorKernel {
     const int64_t reduction = argument.toInt();
     argument = int64_t{at::Reduction::None};
     run_op(op_, stack);
-    auto& losses = stack->back();
+    auto& losses = torch::jit::peek(stack, 0, op_.returns.size());
     losses = reduce(losses.toTensor(), reduction);
   }
 
@@ -73,12 +87,13 @@ class LossKernel final : public c10::OperatorKernel {
   const size_t reduction_;
 };
 
-// Its gradient. That of a mean is that of a sum, divided by the number of
-// elements of the whole tensor.
+// Its gradient. That of a mean is that of a sum, divided by the number of terms
+// of the whole tensor.
 class LossGradientKernel final : public c10::OperatorKernel {
  public:
-  explicit LossGradientKernel(const OpInfo& op)
+  LossGradientKernel(const OpInfo& op, Terms terms)
       : op_(op),
+        terms_(terms),
         grad_(argument_index(op, "grad_output")),
         self_(argument_index(op, "self")),
         reduction_(argument_index(op, "reduction")) {}
@@ -92,7 +107,8 @@ class LossGradientKernel final : public c10::OperatorKernel {
     if (reduction.toInt() == at::Reduction::Mean) {
       const auto& self = torch::jit::peek(stack, self_, count).toTensor();
       auto& grad = torch::jit::peek(stack, grad_, count);
-      grad = at::div(grad.toTensor(), static_cast<double>(self.numel()));
+      grad = at::div(
+          grad.toTensor(), static_cast<double>(count_terms(self, terms_)));
       reduction = not_mean(at::Reduction::Mean);
     }
     run_op(op_, stack);
@@ -100,54 +116,59 @@ class LossGradientKernel final : public c10::OperatorKernel {
 
  private:
   const OpInfo& op_;
+  const Terms terms_;
   const size_t grad_;
   const size_t self_;
   const size_t reduction_;
 };
 
-template <class Kernel>
-void add_loss(OpRegistry& ops, const char* name) {
+// nll_loss and nll_loss2d. The mean is weighted: the sum over the samples'
+// total weight, which the gradient divides by in turn, whatever the layout.
+class NllLossKernel final : public c10::OperatorKernel {
+ public:
+  explicit NllLossKernel(const OpInfo& op)
+      : op_(op), reduction_(argument_index(op, "reduction")) {}
+
+  void operator()(
+      const c10::OperatorHandle&,
+      c10::DispatchKeySet,
+      torch::jit::Stack* stack) {
+    auto& argument = torch::jit::peek(stack, reduction_, op_.args.size());
+    const int64_t reduction = argument.toInt();
+    argument = not_mean(reduction);
+    run_op(op_, stack);
+    if (reduction == at::Reduction::Mean) {
+      auto& loss = torch::jit::peek(stack, 0, 2);
+      auto& total_weight = torch::jit::peek(stack, 1, 2);
+      total_weight = reduced_for(total_weight.toTensor(), op_.name.c_str());
+      loss = at::div(loss.toTensor(), total_weight.toTensor());
+    }
+  }
+
+ private:
+  const OpInfo& op_;
+  const size_t reduction_;
+};
+
+template <class Kernel, class... Args>
+void add_loss(OpRegistry& ops, const char* name, Args... args) {
   ops.composed(
       name,
       torch::CppFunction::makeFromBoxedFunctor(
-          std::make_unique<Kernel>(aten_op(name))));
-}
-
-// The mean is weighted: the sum over the samples' total weight, which the
-// gradient divides by in turn, whatever the layout.
-std::tuple<at::Tensor, at::Tensor> nll_loss_forward(
-    const at::Tensor& self,
-    const at::Tensor& target,
-    const OptionalTensor& weight,
-    int64_t reduction,
-    int64_t ignore_index) {
-  static const OpInfo& op = aten_op("nll_loss_forward");
-  const auto results =
-      run_by_rule(op, self, target, weight, not_mean(reduction), ignore_index);
-  auto loss = results[0].toTensor();
-  auto total_weight = results[1].toTensor();
-  if (reduction == at::Reduction::Mean) {
-    // The gradient divides by it too.
-    total_weight = reduced_for(total_weight, "aten::nll_loss_forward");
-    loss = at::div(loss, total_weight);
-  }
-  return {std::move(loss), std::move(total_weight)};
+          std::make_unique<Kernel>(aten_op(name), args...)));
 }
 
 }  // namespace
 
 void register_losses(OpRegistry& ops) {
-  for (const char* loss : kElementwise) {
-    add_loss<LossKernel>(ops, loss);
-    // That of the loss with logits is composite.
-    const auto gradient = std::string(loss) + "_backward";
-    const auto found =
-        c10::Dispatcher::singleton().findSchema({"aten::" + gradient, ""});
-    if (found.has_value()) {
-      add_loss<LossGradientKernel>(ops, gradient.c_str());
+  for (const Loss& loss : kLosses) {
+    add_loss<LossKernel>(ops, loss.forward);
+    if (loss.backward != nullptr) {
+      add_loss<LossGradientKernel>(ops, loss.backward, loss.terms);
     }
   }
-  ops.composed("nll_loss_forward", &nll_loss_forward);
+  add_loss<NllLossKernel>(ops, "nll_loss_forward");
+  add_loss<NllLossKernel>(ops, "nll_loss2d_forward");
 }
 
 }  // namespace tessera::detail

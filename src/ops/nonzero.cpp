@@ -3,11 +3,9 @@
 #include <ATen/ops/nonzero.h>
 
 #include "comm/comm_event.h"
-#include "dispatch/run_by_rule.h"
 #include "dispatch/run_steps.h"
 #include "dispatch/tensor.h"
 #include "ops/all_ops.h"
-#include "ops/reduced_dims.h"
 
 namespace tessera::detail {
 namespace {
