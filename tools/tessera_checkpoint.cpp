@@ -3,6 +3,7 @@
 //   tessera-checkpoint inspect DIR              what is there, and is it whole
 //   tessera-checkpoint reshard DIR --ranks N    the same, in N files
 //   tessera-checkpoint merge DIR file.safetensors [--prefix model.]
+//                                                 [--max-bytes 5000000000]
 //
 // DIR is a checkpoint (run/step_100) or the directory of a run.
 #include <ATen/core/Tensor.h>
@@ -29,14 +30,21 @@ namespace fs = std::filesystem;
 constexpr const char* kUsage =
     "usage: tessera-checkpoint inspect DIR\n"
     "       tessera-checkpoint reshard DIR --ranks N [--out RUN]\n"
-    "       tessera-checkpoint merge DIR FILE.safetensors [--prefix PREFIX]\n";
+    "       tessera-checkpoint merge DIR FILE.safetensors [--prefix PREFIX] "
+    "[--max-bytes N]\n";
 
 struct Arguments {
   std::vector<std::string> positional;
   int64_t ranks = 0;
   std::string out;
-  std::string prefix;
+  ts::MergeOptions merge;
 };
+
+// A number, 1 or more.
+bool read_number(const std::string& text, int64_t& number) {
+  const auto* end = text.data() + text.size();
+  return std::from_chars(text.data(), end, number).ptr == end && number >= 1;
+}
 
 // Nullopt: the command line is wrong.
 std::optional<Arguments> parse(int argc, char** argv) {
@@ -50,13 +58,15 @@ std::optional<Arguments> parse(int argc, char** argv) {
     if (++i == argc) return std::nullopt;
     const std::string value = argv[i];
     if (text == "--ranks") {
-      const auto* end = value.data() + value.size();
-      const auto parsed = std::from_chars(value.data(), end, arguments.ranks);
-      if (parsed.ptr != end || arguments.ranks < 1) return std::nullopt;
+      if (!read_number(value, arguments.ranks)) return std::nullopt;
+    } else if (text == "--max-bytes") {
+      if (!read_number(value, arguments.merge.max_file_bytes)) {
+        return std::nullopt;
+      }
     } else if (text == "--out") {
       arguments.out = value;
     } else if (text == "--prefix") {
-      arguments.prefix = value;
+      arguments.merge.prefix = value;
     } else {
       return std::nullopt;
     }
@@ -159,7 +169,10 @@ int run(const Arguments& arguments) {
     return 0;
   }
   if (words.size() == 3 && words[0] == "merge") {
-    ts::merge(checkpoint_at(words[1]), words[2], arguments.prefix);
+    for (const auto& file :
+         ts::merge(checkpoint_at(words[1]), words[2], arguments.merge)) {
+      std::cout << file << "\n";
+    }
     return 0;
   }
   std::cerr << kUsage;

@@ -186,12 +186,24 @@ struct PlainOptions {
 TESSERA_API TensorMap
 load_plain(const std::string& path, const PlainOptions& options = {});
 
-// Writes the tensors whose names begin with `prefix`, without it, into one
-// safetensors file, which appears whole or not at all. Does not communicate.
-TESSERA_API void merge(
+struct MergeOptions {
+  // Only tensors whose names begin with this, which they lose.
+  std::string prefix = "";
+  // 0: one file. Otherwise no file has tensors of more bytes, but for a tensor
+  // that alone has more.
+  int64_t max_file_bytes = 0;
+};
+
+// Writes a checkpoint as one safetensors file; or, where `max_file_bytes` needs
+// several, as model-00001-of-00003.safetensors and so on with
+// model.safetensors.index.json, if `file` is model.safetensors. Hugging Face's
+// libraries read both. Files appear whole or not at all, the index last. A
+// single file or an index that an earlier call has made is removed where this
+// one makes the other. Returns the paths. Does not communicate.
+TESSERA_API std::vector<std::string> merge(
     const std::string& path,
     const std::string& file,
-    const std::string& prefix = "");
+    const MergeOptions& options = {});
 
 // What a checkpoint says of itself. Reads the manifest only.
 TESSERA_API CheckpointInfo checkpoint_info(const std::string& path);
@@ -199,8 +211,7 @@ TESSERA_API CheckpointInfo checkpoint_info(const std::string& path);
 // The paths of the checkpoints in a directory, the newest first, whole or not.
 TESSERA_API std::vector<std::string> checkpoints_in(const std::string& root);
 
-// Whether any rank of the world says so. Communicates, over connections of its
-// own.
+// Whether any rank of the world says so. Communicates.
 TESSERA_API bool any_rank(bool mine);
 
 struct TrainingLoopOptions {

@@ -179,13 +179,16 @@ void bind_checkpoint(py::module_& m) {
       "checkpoint_merge",
       [](const std::string& path,
          const std::string& file,
-         const std::string& prefix) {
+         const std::string& prefix,
+         int64_t max_file_bytes) {
         const py::gil_scoped_release no_gil;
-        merge(path, file, prefix);
+        return merge(
+            path, file, {.prefix = prefix, .max_file_bytes = max_file_bytes});
       },
       py::arg("path"),
       py::arg("file"),
-      py::arg("prefix"));
+      py::arg("prefix"),
+      py::arg("max_file_bytes"));
   m.def(
       "any_rank",
       [](bool mine) {

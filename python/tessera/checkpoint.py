@@ -159,10 +159,16 @@ def merge(
     path: str | os.PathLike[str],
     file: str | os.PathLike[str],
     prefix: str = "",
-) -> None:
-    """Writes one safetensors file of the tensors that begin with `prefix`.
+    max_file_bytes: int = 0,
+) -> list[str]:
+    """Writes a safetensors file of the tensors that begin with `prefix`.
 
     Their names lose the prefix: with "model." the file is what a plain model's
-    `state_dict` would give. Nothing is sent.
+    `state_dict` would give. With `max_file_bytes`, tensors of more bytes go
+    into several files with an index (`model-00001-of-00003.safetensors`,
+    `model.safetensors.index.json`), as Hugging Face's libraries read them.
+    Returns the paths of the files. Nothing is sent.
     """
-    _C.checkpoint_merge(os.fspath(path), os.fspath(file), prefix)
+    return _C.checkpoint_merge(
+        os.fspath(path), os.fspath(file), prefix, max_file_bytes
+    )

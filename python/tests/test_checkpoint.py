@@ -349,6 +349,46 @@ def test_merged_files_are_safetensors(saved):
     assert entries["table.weight"]["shape"] == [11, 8]
 
 
+def test_merged_into_several_files(saved):
+    """With an index, as Hugging Face's libraries have it."""
+    path, expected, tmp_path = saved
+    file = tmp_path / "hf" / "model.safetensors"
+    file.parent.mkdir()
+    assert checkpoint.merge(path, file, prefix="model.") == [str(file)]
+    limit = max(tensor.nbytes for tensor in expected.values()) - 1
+    written = checkpoint.merge(
+        path, file, prefix="model.", max_file_bytes=limit
+    )
+    count = len(written) - 1
+    assert count > 1
+    names = [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
+    names.append("model.safetensors.index.json")
+    assert [os.path.basename(name) for name in written] == names
+    # The single file of before is gone, as are temporary ones.
+    assert sorted(os.listdir(file.parent)) == sorted(names)
+    index = json.loads((file.parent / names[-1]).read_text())
+    total = sum(tensor.nbytes for tensor in expected.values())
+    assert index["metadata"] == {"total_size": total}
+    assert sorted(index["weight_map"]) == sorted(expected)
+    for name in names[:-1]:
+        part = checkpoint.load(file.parent / name)
+        assert {n for n, f in index["weight_map"].items() if f == name} == set(part)
+        assert len(part) == 1 or sum(t.nbytes for t in part.values()) <= limit
+    same(checkpoint.load(file.parent), expected)
+    with ts.simulate(3):
+        model = sharded(mesh_of(3), Shard(1))
+        checkpoint.load(file.parent, model)
+        same(full_state(model), expected)
+    # And one file again: the index would be found instead.
+    checkpoint.merge(path, file, prefix="model.", max_file_bytes=total)
+    assert not (file.parent / names[-1]).exists()
+    same(checkpoint.load(file), expected)
+    with pytest.raises(ValueError, match="ends in .safetensors"):
+        checkpoint.merge(path, tmp_path / "x.bin", max_file_bytes=1)
+    with pytest.raises(ValueError, match="max_file_bytes"):
+        checkpoint.merge(path, file, max_file_bytes=-1)
+
+
 def test_the_safetensors_package_reads_them(saved):
     safetensors = pytest.importorskip("safetensors.torch")
     path, expected, tmp_path = saved
@@ -360,6 +400,55 @@ def test_the_safetensors_package_reads_them(saved):
     assert torch.equal(torch.cat(tables), expected["table.weight"])
     safetensors.save_file(expected, tmp_path / "model.safetensors")
     same(checkpoint.load(tmp_path / "model.safetensors"), expected)
+
+
+@pytest.mark.parametrize("max_file_bytes", [0, 10_000])
+def test_transformers_reads_what_is_merged(tmp_path, max_file_bytes):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+    torch.manual_seed(1)
+    model = transformers.LlamaForCausalLM(config)
+    expected = {name: t.clone() for name, t in model.state_dict().items()}
+    with ts.simulate(RANKS):
+        mesh = mesh_of(RANKS)
+        ts.distribute_(model.model.embed_tokens.weight, mesh, [Shard(0)])
+        ts.distribute_(model.lm_head.weight, mesh, [Shard(1)])
+        ts.distribute_module(model, mesh)
+        path = checkpoint.save(tmp_path / "run", {"model": model})
+    export = tmp_path / "export"
+    export.mkdir()
+    files = checkpoint.merge(
+        path,
+        export / "model.safetensors",
+        prefix="model.",
+        max_file_bytes=max_file_bytes,
+    )
+    assert (len(files) > 2) == (max_file_bytes > 0)
+    config.save_pretrained(export)
+    read, report = transformers.LlamaForCausalLM.from_pretrained(
+        export, output_loading_info=True
+    )
+    assert not any(report.values()), report
+    same(dict(read.state_dict()), expected)
+    # And theirs, in several files, straight into shards.
+    theirs = tmp_path / "theirs"
+    read.save_pretrained(theirs, max_shard_size="10KB")
+    assert (theirs / "model.safetensors.index.json").exists()
+    with ts.simulate(RANKS):
+        model = transformers.LlamaForCausalLM(config)
+        ts.distribute_(
+            model.model.embed_tokens.weight, mesh_of(RANKS), [Shard(1)]
+        )
+        ts.distribute_module(model, mesh_of(RANKS))
+        checkpoint.load(theirs, model)
+        same(full_state(model), expected)
 
 
 def write_safetensors(path, tensors):

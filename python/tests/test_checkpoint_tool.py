@@ -79,6 +79,11 @@ def test_merge(saved, tmp_path):
     tensors = checkpoint.load(file)
     assert list(tensors) == ["x"]
     assert torch.equal(tensors["x"], value)
+    assert done.stdout.split() == [str(file)]
+    done = run("merge", root, file, "--max-bytes", 1)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == str(file) + ".index.json"
+    assert not file.exists()
     done = run("merge", root, file, "--prefix", "no")
     assert done.returncode == 1
     assert "holds no tensor whose name begins with 'no'" in done.stderr
@@ -87,7 +92,7 @@ def test_merge(saved, tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [(), ("inspect",), ("reshard", "x"), ("reshard", "x", "--ranks", "0"),
-     ("merge", "x"), ("turn", "x"), ("inspect", "x", "--ranks")],
+     ("merge", "x"), ("merge", "x", "y", "--max-bytes", "0"), ("turn", "x"), ("inspect", "x", "--ranks")],
     ids=lambda value: "_".join(value),
 )
 def test_wrong_command_lines(arguments):

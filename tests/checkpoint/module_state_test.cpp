@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "run_directory.h"
 #include "testing/throws.h"
 #include "testing/worlds.h"
@@ -183,12 +185,69 @@ TEST_F(ModuleState, OptimizersOfOtherParameters) {
   });
 }
 
+// The losses of a loop over `total` steps; SIGTERM comes in step `struck`.
+std::vector<double> looped(
+    const std::string& root,
+    const DeviceMesh& mesh,
+    int64_t total,
+    int64_t struck,
+    bool asynchronous,
+    bool& preempted) {
+  torch::manual_seed(3);
+  Net net;
+  shard(net, mesh, Shard(0));
+  torch::optim::AdamW optimizer(net->parameters());
+  TrainingLoop loop(
+      root,
+      *net,
+      {&optimizer},
+      {.total = total, .every = 2, .asynchronous = asynchronous});
+  std::vector<double> losses;
+  while (loop.next()) {
+    const auto step = loop.step();
+    if (step == struck && RunDirectory::leads()) std::raise(SIGTERM);
+    losses.push_back(train(net, optimizer, mesh, step, step + 1)[0]);
+  }
+  preempted = loop.preempted();
+  return losses;
+}
+
+TEST_F(ModuleState, LoopsResumeAndHeedSigterm) {
+  for (const bool asynchronous : {false, true}) {
+    run_.reset();
+    bool preempted = false;
+    const auto expected =
+        looped(run_ / "a", mesh_, 7, -1, asynchronous, preempted);
+    ASSERT_EQ(expected.size(), 7);
+    EXPECT_FALSE(preempted);
+    // Ended after three steps, whichever rank got the signal.
+    const auto first = looped(run_ / "b", mesh_, 7, 2, asynchronous, preempted);
+    EXPECT_TRUE(preempted);
+    EXPECT_EQ(
+        first, (std::vector<double>(expected.begin(), expected.begin() + 3)));
+    EXPECT_EQ(checkpoint_info(run_ / "b/step_3").step, 3);
+    const auto rest = looped(run_ / "b", mesh_, 7, -1, asynchronous, preempted);
+    EXPECT_EQ(
+        rest, (std::vector<double>(expected.begin() + 3, expected.end())));
+    // Nothing is left to do.
+    EXPECT_TRUE(
+        looped(run_ / "b", mesh_, 7, -1, asynchronous, preempted).empty());
+    EXPECT_EQ(
+        checkpoints_in(run_ / "b"),
+        (std::vector<std::string>{run_ / "b/step_7", run_ / "b/step_6"}));
+  }
+  Net net;
+  throws_saying<c10::ValueError>("every 1 or more", [&] {
+    TrainingLoop(run_.path(), *net, {}, {.total = 1, .every = 0});
+  });
+}
+
 TEST_F(ModuleState, MergedIntoOneFile) {
   Net net;
   shard(net, mesh_, Shard(1));
   save(run_.path(), *net, {}, {.prefix = "model."});
   run_.once(
-      [&] { merge(run_ / "step_0", run_ / "all.safetensors", "model."); });
+      [&] { merge(run_ / "step_0", run_ / "all.safetensors", {"model."}); });
   Net plain;
   load(run_ / "all.safetensors", *plain);
   EXPECT_TRUE(torch::equal(

@@ -31,7 +31,7 @@ PendingSave save_async(
     const SaveOptions& options) {
   detail::finish_pending_save();
   detail::SaveJob job(root, tensors, options);
-  job.snapshot();
+  job.go_to_background();
   return detail::start_save(std::move(job));
 }
 
@@ -75,8 +75,7 @@ std::optional<CheckpointInfo> load_latest(
 }
 
 bool any_rank(bool mine) {
-  const auto participants =
-      detail::Participants::of_world(detail::Participants::Kind::Votes);
+  const auto participants = detail::Participants::of_world();
   const std::vector<int64_t> words(participants.here().size(), mine ? 1 : 0);
   const auto all =
       participants.gather(words, std::vector<int64_t>(participants.size(), 1));

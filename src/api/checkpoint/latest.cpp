@@ -4,15 +4,31 @@
 
 #include <utility>
 
+#include "api/checkpoint/checksum.h"
 #include "api/checkpoint/directory.h"
 #include "api/checkpoint/load_into.h"
 #include "api/checkpoint/participants.h"
 #include "api/checkpoint/pending_save.h"
 #include "api/checkpoint/save_job.h"
+#include "comm/transport/host.h"
 
 namespace tessera::detail {
 
 namespace {
+
+// The ranks of this machine. Communicates.
+Together on_this_machine(const Participants& participants) {
+  const auto machine =
+      static_cast<int64_t>(checksum(Host::of_this_process().boot));
+  const std::vector<int64_t> mine(participants.here().size(), machine);
+  const auto all =
+      participants.gather(mine, std::vector<int64_t>(participants.size(), 1));
+  Together together{{}, participants.here()};
+  for (int64_t rank = 0; rank < participants.size(); ++rank) {
+    if (all[rank] == machine) together.ranks.push_back(rank);
+  }
+  return together;
+}
 
 CheckpointInfo load_as(
     const Participants& participants,
@@ -20,10 +36,11 @@ CheckpointInfo load_as(
     const LoadOptions& options,
     const RequestFor& request_for) {
   CheckpointInfo info;
+  const auto together = on_this_machine(participants);
   participants.together("tessera::load", true, [&] {
     const Source source(path);
     const auto request = request_for(source);
-    load_into(source, request.tensors);
+    load_into(source, request.tensors, &together);
     if (request.loaded) request.loaded();
     if (options.generators) {
       restore_generators(

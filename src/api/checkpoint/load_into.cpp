@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,12 @@ namespace {
 struct Destination {
   at::Tensor memory;  // a shard, or a plain tensor
   Box box;
+  std::vector<Box> shared;
+  size_t self = 0;
 };
+
+// Beyond, it costs more to find out whose turn it is than to verify.
+constexpr size_t kMostTogether = 64;
 
 void check_names(const Source& source, const TensorMap& tensors) {
   std::string missing;
@@ -58,10 +64,35 @@ void check_fits(
       " was saved");
 }
 
+Box box_of(const Spec& spec, int64_t position) {
+  Box box;
+  for (int64_t d = 0; d < spec.dim(); ++d) {
+    const auto range =
+        local_range(spec.sizes[d], d, spec.mesh, spec.placements, position);
+    box.begin.push_back(range.begin);
+    box.size.push_back(range.size);
+  }
+  return box;
+}
+
+std::vector<Destination> plain_destination(
+    const at::Tensor& tensor, const Together* together) {
+  Destination out{tensor.detach(), whole_box(tensor.sizes()), {}, 0};
+  // Several ranks in one process load it once.
+  if (together != nullptr && together->here.size() == 1) {
+    const auto& ranks = together->ranks;
+    out.shared.assign(ranks.size(), out.box);
+    out.self = std::find(ranks.begin(), ranks.end(), together->here[0]) -
+               ranks.begin();
+  }
+  return {out};
+}
+
 std::vector<Destination> destinations_of(
-    const std::string& name, const at::Tensor& tensor) {
-  if (!is_dtensor(tensor))
-    return {{tensor.detach(), whole_box(tensor.sizes())}};
+    const std::string& name,
+    const at::Tensor& tensor,
+    const Together* together) {
+  if (!is_dtensor(tensor)) return plain_destination(tensor, together);
   const auto& spec = *distributed_meta(tensor).spec;
   for (const auto& placement : spec.placements) {
     TORCH_CHECK_VALUE(
@@ -73,21 +104,27 @@ std::vector<Destination> destinations_of(
         "): load into a tensor that is sharded or replicated");
   }
   begin_write(tensor, "load");
+  // The positions of the ranks that load together, and their boxes.
+  std::vector<int64_t> positions;
+  std::vector<Box> shared;
+  if (together != nullptr) {
+    for (const int64_t rank : together->ranks) {
+      const int64_t position = spec.mesh.position_of(rank);
+      if (position < 0) continue;
+      positions.push_back(position);
+      shared.push_back(box_of(spec, position));
+    }
+  }
   const auto& shards = current_shards(tensor);
   std::vector<Destination> out;
   for (size_t i = 0; i < shards.size(); ++i) {
-    Box box;
-    for (int64_t d = 0; d < spec.dim(); ++d) {
-      const auto range = local_range(
-          spec.sizes[d],
-          d,
-          spec.mesh,
-          spec.placements,
-          spec.mesh.local_positions()[i]);
-      box.begin.push_back(range.begin);
-      box.size.push_back(range.size);
-    }
-    out.push_back({shards[i], std::move(box)});
+    const int64_t position = spec.mesh.local_positions()[i];
+    const auto self = std::find(positions.begin(), positions.end(), position);
+    out.push_back(
+        {shards[i],
+         box_of(spec, position),
+         shared,
+         static_cast<size_t>(self - positions.begin())});
   }
   return out;
 }
@@ -99,7 +136,11 @@ bool takes_bytes(const at::Tensor& memory, c10::ScalarType dtype) {
 
 }  // namespace
 
-void load_into(const Source& source, const TensorMap& tensors) {
+void load_into(
+    const Source& source, const TensorMap& tensors, const Together* together) {
+  if (together != nullptr && together->ranks.size() > kMostTogether) {
+    together = nullptr;
+  }
   const c10::NoGradGuard no_grad;
   check_names(source, tensors);
   std::vector<BoxTarget> targets;
@@ -109,7 +150,8 @@ void load_into(const Source& source, const TensorMap& tensors) {
   for (const auto& [name, tensor] : tensors) {
     const auto& saved = source.manifest().tensors.at(name);
     check_fits(name, saved, tensor);
-    for (auto& [memory, box] : destinations_of(name, tensor)) {
+    for (auto& [memory, box, shared, self] :
+         destinations_of(name, tensor, together)) {
       if (box.numel() == 0) continue;
       TORCH_CHECK_VALUE(
           !memory.is_meta(),
@@ -122,7 +164,12 @@ void load_into(const Source& source, const TensorMap& tensors) {
         staged.emplace_back(memory, into);
       }
       targets.push_back(
-          {name, &saved, box, static_cast<char*>(into.mutable_data_ptr())});
+          {name,
+           &saved,
+           box,
+           static_cast<char*>(into.mutable_data_ptr()),
+           std::move(shared),
+           self});
     }
     // As any other write in place does.
     if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();

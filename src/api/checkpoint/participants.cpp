@@ -22,7 +22,7 @@ LocalError any_local_error_of(c10::function_ref<void()> body) {
 
 Participants Participants::alone() { return {}; }
 
-Participants Participants::of_world(Kind kind) {
+Participants Participants::of_world() {
   const auto context = current_process_context();
   if (!context) return alone();
   Participants out;
@@ -33,15 +33,16 @@ Participants Participants::of_world(Kind kind) {
     return out;
   }
   out.here_ = {context->rank};
-  if (out.size_ > 1) {
-    // Meta tensors send nothing, so nobody else uses the connections of a meta
-    // mesh: a save in the background does not meet the program's collectives.
-    std::vector<int64_t> ranks(out.size_);
-    std::iota(ranks.begin(), ranks.end(), 0);
-    // Another order is another group.
-    if (kind == Kind::Votes) std::reverse(ranks.begin(), ranks.end());
-    out.mesh_ = DeviceMesh("meta", ranks);
-  }
+  if (out.size_ > 1) out.mesh_ = init_device_mesh("cpu", {out.size_});
+  return out;
+}
+
+Participants Participants::in_background() const {
+  Participants out = *this;
+  if (!mesh_) return out;
+  // Meta tensors send nothing, so nobody else uses the connections of a meta
+  // mesh.
+  out.mesh_ = DeviceMesh("meta", mesh_->all_ranks());
   return out;
 }
 

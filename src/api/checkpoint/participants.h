@@ -16,12 +16,11 @@ namespace tessera::detail {
 
 class Participants {
  public:
-  // Calls by participants of one kind are made in the same order on all ranks,
-  // by one thread at a time: saves and loads, or votes, which a save in the
-  // background does not hold up.
-  enum class Kind : uint8_t { Files, Votes };
   // Of the innermost world.
-  static Participants of_world(Kind kind = Kind::Files);
+  static Participants of_world();
+  // The same ranks over connections of their own: for a thread beside the
+  // program's, whose collectives have an order of their own.
+  Participants in_background() const;
   // This process alone.
   static Participants alone();
 
@@ -45,8 +44,9 @@ class Participants {
  private:
   int64_t size_ = 1;
   std::vector<int64_t> here_{0};
-  // Where other processes take part: a mesh of all ranks with connections of
-  // its own.
+  // Where other processes take part: a mesh of all ranks. The program's own
+  // collectives go over the same connections, so that a rank which calls
+  // another one is found out at once.
   std::optional<DeviceMesh> mesh_;
 };
 

@@ -6,23 +6,57 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "api/checkpoint/checksum.h"
+#include "api/checkpoint/file_window.h"
 #include "api/checkpoint/strided_copy.h"
 
 namespace tessera::detail {
 
 namespace {
 
+// Which of those that load a tensor together verifies a chunk of a piece.
+class Verifiers {
+ public:
+  Verifiers(const BoxTarget& target, const Piece& piece) {
+    for (size_t i = 0; i < target.shared.size(); ++i) {
+      const auto& box = target.shared[i];
+      if (intersection(piece.box, box).numel() == 0) continue;
+      if (i == target.self) self_ = copies_.size();
+      copies_.emplace_back(
+          piece.box, box, target.saved->item_bytes(), target.memory);
+    }
+  }
+
+  // Whether the one here does: of those that read bytes [from, to), the turn is
+  // everybody's, chunk after chunk.
+  bool here(int64_t chunk, int64_t from, int64_t to) const {
+    if (copies_.size() < 2) return true;
+    int64_t readers = 0;
+    int64_t mine = 0;
+    for (size_t i = 0; i < copies_.size(); ++i) {
+      if (i == self_) mine = readers;
+      readers += copies_[i].touches(from, to) ? 1 : 0;
+    }
+    return chunk % readers == mine;
+  }
+
+ private:
+  std::vector<StridedCopy> copies_;
+  size_t self_ = 0;
+};
+
 // Chunks of one piece, on their way to one target.
 struct ReadTask {
   const BoxTarget* target;
   const Piece* piece;
   StridedCopy copy;
+  std::shared_ptr<const Verifiers> verifiers;
   int64_t first_chunk;
   int64_t last_chunk;  // + 1
 };
@@ -37,11 +71,17 @@ std::vector<ReadTask> tasks_of(const std::vector<BoxTarget>& targets) {
     for (const auto& piece : target.saved->pieces) {
       if (intersection(piece.box, target.box).numel() == 0) continue;
       const StridedCopy copy(piece.box, target.box, item, target.memory);
+      const auto verifiers = std::make_shared<const Verifiers>(target, piece);
       const int64_t end = (copy.end() + kChunkBytes - 1) / kChunkBytes;
       for (int64_t c = copy.begin() / kChunkBytes; c < end;
            c += kChunksPerTask) {
         tasks.push_back(
-            {&target, &piece, copy, c, std::min(c + kChunksPerTask, end)});
+            {&target,
+             &piece,
+             copy,
+             verifiers,
+             c,
+             std::min(c + kChunksPerTask, end)});
       }
     }
   }
@@ -72,6 +112,39 @@ void verify(
       " was written");
 }
 
+// Bytes [from, to) of a task's piece, a chunk: straight into place if it is
+// one, otherwise from the page cache, or through the buffer where that cannot
+// be.
+void run_chunk(
+    const Source& source,
+    const ReadTask& task,
+    int64_t from,
+    int64_t to,
+    bool verified,
+    std::string& buffer) {
+  const int64_t chunk = from / kChunkBytes;
+  const int64_t offset = task.piece->offset + from;
+  const int64_t bytes = to - from;
+  const auto& name = task.target->name;
+  const auto read = [&](char* into) {
+    source.read(task.piece->file, offset, into, bytes, name);
+    if (verified) verify(source, task, chunk, into, bytes);
+  };
+  if (char* const place = task.copy.place_of(from, to)) {
+    read(place);
+    return;
+  }
+  const FileWindow window(source.file(task.piece->file, name), offset, bytes);
+  if (window.data() != nullptr) {
+    if (verified) verify(source, task, chunk, window.data(), bytes);
+    task.copy.copy(window.data(), from, to);
+    return;
+  }
+  buffer.resize(kChunkBytes);
+  read(buffer.data());
+  task.copy.copy(buffer.data(), from, to);
+}
+
 void run_task(const Source& source, const ReadTask& task, std::string& buffer) {
   const int64_t piece_bytes =
       task.piece->box.numel() * task.target->saved->item_bytes();
@@ -84,17 +157,8 @@ void run_task(const Source& source, const ReadTask& task, std::string& buffer) {
       to = std::min(to, task.copy.end());
     }
     if (!task.copy.touches(from, to)) continue;
-    char* const place = task.copy.place_of(from, to);
-    if (place == nullptr) buffer.resize(kChunkBytes);
-    char* const into = place != nullptr ? place : buffer.data();
-    source.read(
-        task.piece->file,
-        task.piece->offset + from,
-        into,
-        to - from,
-        task.target->name);
-    if (checked) verify(source, task, c, into, to - from);
-    if (place == nullptr) task.copy.copy(into, from, to);
+    const bool verified = checked && task.verifiers->here(c, from, to);
+    run_chunk(source, task, from, to, verified, buffer);
   }
 }
 

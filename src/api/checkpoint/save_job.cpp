@@ -90,7 +90,8 @@ SaveJob::SaveJob(
   generators_ = generator_states();
 }
 
-void SaveJob::snapshot() {
+void SaveJob::go_to_background() {
+  participants_ = participants_.in_background();
   const c10::NoGradGuard no_grad;
   for (auto& [rank, pieces] : pieces_) {
     for (auto& piece : pieces) {

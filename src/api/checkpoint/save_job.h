@@ -27,21 +27,20 @@ class SaveJob {
   // reductions are carried out. Communicates.
   SaveJob(std::string root, const TensorMap& tensors, SaveOptions options);
 
-  // Copies what this process is to write, so that the program may go on.
-  void snapshot();
-  // Writes and publishes. Communicates, over connections that nothing else
-  // uses. Returns the path.
+  // Copies what this process is to write, so that the program may go on while
+  // another thread runs the job, over connections of its own.
+  void go_to_background();
+  // Writes and publishes. Communicates. Returns the path.
   std::string run();
 
  private:
-  void prepare();
   void write(std::vector<int64_t>& sums);
   void finish(const std::vector<int64_t>& sums);
   void check_files() const;
 
   const std::string root_;
   const SaveOptions options_;
-  const Participants participants_;
+  Participants participants_;
   SavePlan plan_;
   // By rank that lives here.
   std::map<int64_t, std::vector<at::Tensor>> pieces_;

@@ -100,6 +100,29 @@ void StridedCopy::copy(
     return;
   }
   const auto [first, last] = met(d, source, window.from, window.to);
+  if (d + 1 == dims_ && last - first > 2) {
+    // All but the first and the last lie inside.
+    copy(
+        window,
+        d + 1,
+        source + first * source_strides_[d],
+        place + first * place_strides_[d]);
+    const char* from =
+        window.buffer +
+        (source + (first + 1) * source_strides_[d] - window.from);
+    char* to = place + (first + 1) * place_strides_[d];
+    for (int64_t i = first + 1; i < last - 1; ++i) {
+      std::memcpy(to, from, extents_[dims_]);
+      from += source_strides_[d];
+      to += place_strides_[d];
+    }
+    copy(
+        window,
+        d + 1,
+        source + (last - 1) * source_strides_[d],
+        place + (last - 1) * place_strides_[d]);
+    return;
+  }
   for (int64_t i = first; i < last; ++i) {
     copy(
         window,

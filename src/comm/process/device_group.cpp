@@ -8,7 +8,9 @@
 
 #include "comm/async_errors.h"
 #include "comm/blocking_scope.h"
+#include "comm/counting.h"
 #include "comm/errors.h"
+#include "comm/flight_recorder.h"
 #include "comm/process/watchdog.h"
 #include "comm/reduce.h"
 #include "comm/result.h"
@@ -121,31 +123,49 @@ class DeviceGroup::Launch {
   void run(const Start& start) {
     const auto& state = group_.state_;
     const auto begin = Clock::now();
+    const Flight flight(
+        group_.flight_group_,
+        ++group_.sequence_,
+        name(call_.collective),
+        call_.bytes,
+        current_comm_cause(),
+        begin);
     try {
       const WorkPtr work = start(*state->backend.backend);
       // On the current stream: there is nothing to wait for.
       if (work) work->wait();
     } catch (const std::exception& error) {
       const std::string text = describe(" failed in ", cause_of(error));
+      flight.end(true);
       state->fail(text);
-      TORCH_CHECK(false, text);
+      TORCH_CHECK(false, text, flight_report(rank()));
     }
-    if (!state->backend.mark) return;
-    auto done = state->backend.mark();
-    if (!done) return;
+    std::function<bool()> done;
+    if (state->backend.mark) done = state->backend.mark();
+    if (!done) {
+      flight.end(false);
+      return;
+    }
     Watchdog::instance().watch(
         {&group_,
          begin + call_.timeout,
-         std::move(done),
+         [done = std::move(done), flight] {
+           if (!done()) return false;
+           flight.end(false);
+           return true;
+         },
          state->backend.failure,
          // The mesh may have gone by then: its text is made now.
          [state,
+          flight,
+          rank = rank(),
           late = describe(
               c10::str(" waited ", call_.timeout.count(), " ms in "),
               "it was not done in time"),
           lost = describe(" failed in ", "")](const std::string& failure) {
            const std::string text = failure.empty() ? late : lost + failure;
-           post_async_error(text);
+           flight.end(true);
+           post_async_error(text + flight_report(rank));
            state->fail(text);
          }});
   }
@@ -174,7 +194,9 @@ DeviceGroup::DeviceGroup(
     std::vector<int64_t> ranks, int64_t coordinate, DeviceBackend backend)
     : ranks_(std::move(ranks)),
       coordinate_(coordinate),
-      state_(std::make_shared<State>(std::move(backend))) {}
+      state_(std::make_shared<State>(std::move(backend))),
+      flight_group_(new_flight_group(
+          "device " + c10::str(c10::ArrayRef<int64_t>(ranks_)), ranks_)) {}
 
 DeviceGroup::~DeviceGroup() { Watchdog::instance().forget(this); }
 

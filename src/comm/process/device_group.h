@@ -77,8 +77,11 @@ class DeviceGroup {
   const int64_t coordinate_;
   // Shared with the watchdog.
   const std::shared_ptr<State> state_;
+  // By which the flight recorder knows it.
+  const uint32_t flight_group_;
   // Collectives of one group follow each other.
   std::mutex mutex_;
+  uint32_t sequence_ = 0;
 };
 
 // Both meet the other ranks of a group, which all call them, and make it if

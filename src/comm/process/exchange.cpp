@@ -22,10 +22,8 @@ milliseconds since(Deadline begin) {
   return std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
 }
 
-}  // namespace
-
-Exchange::Exchange(Group& group, const Call& call)
-    : group_(group), call_(call), begin_(Clock::now()) {
+// Begins a call of the group.
+MessageTag next_tag(Group& group, const Call& call) {
   TORCH_CHECK(
       group.error().empty(),
       "[",
@@ -36,12 +34,30 @@ Exchange::Exchange(Group& group, const Call& call)
       describe_group(group.ranks(), call),
       ", which has failed before: ",
       group.error());
-  tag_.sequence = group.next_sequence();
-  tag_.collective = call.collective;
-  tag_.reduction = call.reduction;
-  tag_.cause = hash_cause(current_comm_cause());
-  tag_.drawn = static_cast<uint16_t>(group.drawn());
-  tag_.shapes = call.mesh == nullptr ? 0 : assumed_shapes(*call.mesh);
+  MessageTag tag;
+  tag.sequence = group.next_sequence();
+  tag.collective = call.collective;
+  tag.reduction = call.reduction;
+  tag.cause = hash_cause(current_comm_cause());
+  tag.drawn = static_cast<uint16_t>(group.drawn());
+  tag.shapes = call.mesh == nullptr ? 0 : assumed_shapes(*call.mesh);
+  return tag;
+}
+
+}  // namespace
+
+Exchange::Exchange(Group& group, const Call& call)
+    : group_(group),
+      call_(call),
+      tag_(next_tag(group, call)),
+      begin_(Clock::now()),
+      flight_(
+          {group.flight_group(),
+           tag_.sequence,
+           name(call.collective),
+           call.bytes,
+           current_comm_cause(),
+           begin_}) {
   due_.resize(group.size());
   for (int64_t c = 0; c < group.size(); ++c) {
     if (c != group.coordinate()) due_[c] = group.transport(c).received(c);
@@ -169,7 +185,7 @@ void Exchange::fail(
       late ? "; where a rank may be late, give the World a longer timeout"
            : "; what ended the other rank stands in its own output");
   group_.break_off(text);
-  TORCH_CHECK(false, text);
+  TORCH_CHECK(false, text, flight_report(group_.ranks()[group_.coordinate()]));
 }
 
 }  // namespace tessera::detail

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "comm/flight_recorder.h"
 #include "comm/process/group.h"
 
 namespace tessera::detail {
@@ -56,8 +57,9 @@ class Exchange {
 
   Group& group_;
   const Call call_;
-  MessageTag tag_;  // of all messages, but for dtype and size
+  const MessageTag tag_;  // of all messages, but for dtype and size
   const Deadline begin_;
+  const FlightScope flight_;
   // How many messages of each peer will have been received.
   c10::SmallVector<uint64_t, 8> due_;
   // Kept until they have been sent.

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "comm/errors.h"
+#include "comm/flight_recorder.h"
 #include "comm/process/connect.h"
 #include "comm/process/rendezvous.h"
 
@@ -30,7 +31,9 @@ std::string describe_group(
 Group::Group(const GroupRequest& request, const Call& call)
     : ranks_(request.ranks),
       coordinate_(request.coordinate),
+      flight_group_(new_flight_group(request.name, request.ranks)),
       drawn_(request.drawn) {
+  write_flights_on_signal(ranks_[coordinate_]);
   const auto begin = Clock::now();
   const auto waited = [&] {
     return std::chrono::duration_cast<std::chrono::milliseconds>(

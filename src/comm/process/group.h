@@ -26,10 +26,14 @@ struct Call {
   int64_t dim;
   std::chrono::milliseconds timeout;
   uint8_t reduction = MessageTag::kNoReduction;
+  // As in a FlightRecord.
+  int64_t bytes = 0;
 };
 
 // Who makes a group.
 struct GroupRequest {
+  // "cpu [0, 1]": what errors and records call the group.
+  std::string name;
   // Keys of this store are those of the group.
   c10::intrusive_ptr<c10d::Store> store;
   // Ranks of the world, in the order of the group.
@@ -56,6 +60,8 @@ class Group {
   // This process's place in the group.
   int64_t coordinate() const { return coordinate_; }
   const std::vector<int64_t>& ranks() const { return ranks_; }
+  // By which the flight recorder knows it.
+  uint32_t flight_group() const { return flight_group_; }
 
   // Collectives of one group follow each other.
   std::mutex& mutex() { return mutex_; }
@@ -80,6 +86,7 @@ class Group {
  private:
   std::vector<int64_t> ranks_;
   int64_t coordinate_;
+  uint32_t flight_group_;
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<Transport*> route_;  // by coordinate
   uint32_t sequence_ = 0;

@@ -30,6 +30,20 @@ Shards deliver(const at::Tensor& out, const at::Tensor& shard) {
   return {out.device() == shard.device() ? out : out.to(shard.device())};
 }
 
+int64_t bytes_of(const at::Tensor& shard) {
+  return static_cast<int64_t>(shard.nbytes());
+}
+
+// Bytes of the tensor whose slices along `dim` the ranks have.
+int64_t gathered_bytes(
+    const at::Tensor& shard, int64_t dim, const Parts& parts) {
+  int64_t bytes = static_cast<int64_t>(shard.element_size()) * total(parts);
+  for (int64_t d = 0; d < shard.dim(); ++d) {
+    if (d != dim) bytes *= shard.size(d);
+  }
+  return bytes;
+}
+
 // The slices of `out` along one dimension, each filled by another rank.
 class Slices {
  public:
@@ -96,6 +110,7 @@ Shards ProcessCollectives::do_all_reduce(
     MeshDim at, ShardsRef in, ReduceOp op) {
   Call call = this->call(CollectiveKind::AllReduce, at);
   call.reduction = static_cast<uint8_t>(op);
+  call.bytes = bytes_of(in[0]);
   if (auto* const device = device_group(at, call, in[0])) {
     return {device->all_reduce(call, in[0], op)};
   }
@@ -114,7 +129,8 @@ Shards ProcessCollectives::do_all_reduce(
 
 Shards ProcessCollectives::do_all_gather(
     MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) {
-  const Call call = this->call(CollectiveKind::AllGather, at);
+  Call call = this->call(CollectiveKind::AllGather, at);
+  call.bytes = gathered_bytes(in[0], dim, parts[0]);
   if (auto* const device = device_group(at, call, in[0])) {
     return {device->all_gather(call, in[0], dim, parts[0])};
   }
@@ -137,6 +153,7 @@ Shards ProcessCollectives::do_reduce_scatter(
     MeshDim at, ShardsRef in, int64_t dim, PartsRef parts, ReduceOp op) {
   Call call = this->call(CollectiveKind::ReduceScatter, at);
   call.reduction = static_cast<uint8_t>(op);
+  call.bytes = bytes_of(in[0]);
   if (auto* const device = device_group(at, call, in[0])) {
     return {device->reduce_scatter(call, in[0], dim, parts[0], op)};
   }
@@ -163,7 +180,8 @@ Shards ProcessCollectives::do_all_to_all(
     PartsRef split_parts,
     int64_t concat_dim,
     PartsRef concat_parts) {
-  const Call call = this->call(CollectiveKind::AllToAll, at);
+  Call call = this->call(CollectiveKind::AllToAll, at);
+  call.bytes = bytes_of(in[0]);
   if (auto* const device = device_group(at, call, in[0])) {
     return {device->all_to_all(
         call, in[0], split_dim, split_parts[0], concat_dim, concat_parts[0])};
@@ -194,7 +212,8 @@ Shards ProcessCollectives::do_all_to_all(
 }
 
 Shards ProcessCollectives::do_broadcast(MeshDim at, ShardsRef in) {
-  const Call call = this->call(CollectiveKind::Broadcast, at);
+  Call call = this->call(CollectiveKind::Broadcast, at);
+  call.bytes = bytes_of(in[0]);
   if (auto* const device = device_group(at, call, in[0])) {
     return {device->broadcast(call, in[0])};
   }
@@ -215,7 +234,8 @@ Shards ProcessCollectives::do_broadcast(MeshDim at, ShardsRef in) {
 
 Shards ProcessCollectives::do_scatter(
     MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) {
-  const Call call = this->call(CollectiveKind::Scatter, at);
+  Call call = this->call(CollectiveKind::Scatter, at);
+  call.bytes = bytes_of(in[0]);
   if (auto* const device = device_group(at, call, in[0])) {
     return {device->scatter(call, in[0], dim, parts[0])};
   }
@@ -242,7 +262,8 @@ Shards ProcessCollectives::do_scatter(
 
 Shards ProcessCollectives::do_all_to_all_rows(
     MeshDim at, ShardsRef in, PartsRef send_rows, PartsRef recv_rows) {
-  const Call call = this->call(CollectiveKind::AllToAllRows, at);
+  Call call = this->call(CollectiveKind::AllToAllRows, at);
+  call.bytes = bytes_of(in[0]);
   if (auto* const device = device_group(at, call, in[0])) {
     return {device->all_to_all_rows(call, in[0], send_rows[0], recv_rows[0])};
   }
@@ -269,7 +290,8 @@ Shards ProcessCollectives::do_all_to_all_rows(
 
 void ProcessCollectives::do_agree(
     const DeviceMesh& mesh, const std::string& local_error, ErrorKind kind) {
-  const Call call{CollectiveKind::Agree, &mesh, -1, timeout_.load()};
+  Call call{CollectiveKind::Agree, &mesh, -1, timeout_.load()};
+  call.bytes = kAgreeBytes * mesh.size();
   const Running running(
       *this, Key{mesh.device_type(), mesh.ranks(launch_.rank)}, call);
   Group& group = running.group();

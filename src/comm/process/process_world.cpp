@@ -62,9 +62,15 @@ ProcessCollectives::~ProcessCollectives() {
     new StorePtr(store_);
     return;
   }
+  // Ranks that are lost do not come to say goodbye.
+  const bool broken =
+      std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) {
+        const auto& group = entry.second.group;
+        return group != nullptr && !group->error().empty();
+      });
   groups_.clear();
   if (launch_.served_by_launcher) return;
-  const bool waits = std::uncaught_exceptions() <= exceptions_;
+  const bool waits = !broken && std::uncaught_exceptions() <= exceptions_;
   const auto patience =
       waits ? std::min(timeout_.load(), kClosingTime) : milliseconds(1);
   try {
@@ -113,6 +119,8 @@ GroupRequest ProcessCollectives::request(
   TORCH_INTERNAL_ASSERT(me != key.ranks.end());
   store_->setTimeout(timeout);
   return {
+      (key.device_type.empty() ? "world" : key.device_type) + " " +
+          c10::str(c10::ArrayRef<int64_t>(key.ranks)),
       c10::make_intrusive<c10d::PrefixStore>(prefix, store_),
       key.ranks,
       me - key.ranks.begin(),
