@@ -57,16 +57,6 @@ Shards all_indices(const Spec& table, const at::Tensor& indices) {
       Slices::Alias);
 }
 
-// Those of the ascending `wanted` that lie in `held`, counted from its begin.
-at::Tensor held_rows(const at::Tensor& wanted, const Range& held) {
-  const auto on_cpu = wanted.cpu();
-  const auto* begin = on_cpu.const_data_ptr<int64_t>();
-  const auto* end = begin + on_cpu.size(0);
-  const auto* first = std::lower_bound(begin, end, held.begin);
-  const auto* last = std::lower_bound(first, end, held.begin + held.size);
-  return wanted.narrow(0, first - begin, last - first).sub(held.begin);
-}
-
 // The part that some columns have in the norms of rows: what is added up (or,
 // for the largest entry, maximised) over all columns.
 at::Tensor norm_parts(const at::Tensor& rows, double norm_type) {
@@ -91,8 +81,8 @@ void renorm_columns(
     const Spec& table,
     ShardsRef shards,
     ShardsRef held,
-    double max_norm,
-    double norm_type) {
+    const NormLimit& limit) {
+  const auto [max_norm, norm_type] = limit;
   const auto dtype = accumulate_dtype(table.dtype);
   Shards rows;
   Shards norms;
@@ -124,8 +114,7 @@ void renorm_table(
     const Spec& table,
     ShardsRef shards,
     ShardsRef rows,
-    double max_norm,
-    double norm_type) {
+    const NormLimit& limit) {
   const CommCauseGuard cause(renorm_op().name);
   const bool by_columns = std::any_of(
       table.placements.begin(), table.placements.end(), [](const auto& p) {
@@ -141,13 +130,13 @@ void renorm_table(
         table.mesh.local_positions()[i]);
     const auto wanted = route_rows(rows[i], {0, table.sizes[0]}).wanted;
     if (by_columns) {
-      held.push_back(held_rows(wanted, range));
+      held.push_back(held_rows(wanted, range.begin, range.size));
     } else {
-      renorm_rows_(shards[i], wanted, range.begin, max_norm, norm_type);
+      renorm_rows_(shards[i], wanted, range.begin, limit);
     }
   }
   if (by_columns) {
-    renorm_columns(table, shards, held, max_norm, norm_type);
+    renorm_columns(table, shards, held, limit);
   }
 }
 
@@ -166,7 +155,7 @@ at::Tensor& embedding_renorm_(
   if (!self.is_meta()) {
     const CommCauseGuard cause(renorm_op().name);
     renorm_table(
-        table, shards, all_indices(table, indices), max_norm, norm_type);
+        table, shards, all_indices(table, indices), {max_norm, norm_type});
   }
   return self;
 }
@@ -180,8 +169,7 @@ void renorm_looked_up_(
       *distributed_meta(weight).spec,
       current_shards(weight),
       rows,
-      *query.max_norm,
-      query.norm_type);
+      {*query.max_norm, query.norm_type});
   weight.unsafeGetTensorImpl()->bump_version();
 }
 

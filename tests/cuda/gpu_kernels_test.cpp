@@ -84,7 +84,7 @@ TEST(GpuKernels, BagsAndStepsAreAlikeOnEveryRun) {
     const at::Tensor table =
         at::randn({rows, 96}, on_gpu(at::kFloat)).to(dtype);
     const at::Tensor grad = at::randn({bags, 96}, on_gpu(at::kFloat)).to(dtype);
-    const BagInput input{
+    const BagIndices input{
         hot_indices(n, rows), at::arange(bags, on_gpu(at::kLong)).mul(20)};
     for (const auto mode : {BagMode::kSum, BagMode::kMean, BagMode::kMax}) {
       const auto once = [&] {
@@ -141,7 +141,7 @@ TEST(GpuKernels, LargeAndStridedTables) {
 TEST(GpuKernels, StridedBags) {
   const at::Tensor wide = at::randn({50, 40}, on_gpu(at::kFloat));
   const at::Tensor table = wide.slice(1, 3, 20);
-  const BagInput input{
+  const BagIndices input{
       at::randint(50, {60}, on_gpu(at::kInt)),
       at::tensor({0, 10, 10, 33}, on_gpu(at::kInt))};
   EXPECT_TRUE(at::equal(
@@ -171,8 +171,8 @@ TEST(GpuKernels, Renorm) {
       at::Tensor exact = table.to(at::kDouble);
       at::embedding_renorm_(exact, wanted, 1.5, type);
       const at::Tensor ours = table.cuda();
-      renorm_rows_(ours.slice(0, 0, 10), wanted.cuda(), 0, 1.5, type);
-      renorm_rows_(ours.slice(0, 10, 20), wanted.cuda(), 10, 1.5, type);
+      renorm_rows_(ours.slice(0, 0, 10), wanted.cuda(), 0, {1.5, type});
+      renorm_rows_(ours.slice(0, 10, 20), wanted.cuda(), 10, {1.5, type});
       expect_close(ours, exact.cuda());
     }
   }
@@ -199,7 +199,7 @@ TEST(GpuKernels, InAGraph) {
   const at::Tensor offsets = at::arange(64, on_gpu(at::kLong)).mul(8);
   const at::Tensor grad = at::randn({512, 32}, on_gpu(at::kFloat));
   const auto step = [&] {
-    const BagInput input{indices, offsets};
+    const BagIndices input{indices, offsets};
     return std::vector{
         lookup_rows(table, indices, 0, rows),
         lookup_rows_backward(grad, indices, 0, rows, rows, -1, false),

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/bag/bag.h"
-#include "kernels/bag/bag_any_device.h"
+#include "kernels/bag/bag_kernels.h"
 #include "on_gpu.h"
 
 namespace tessera::detail {
@@ -33,7 +33,7 @@ struct BagCase {
 
 struct BagSample {
   at::Tensor table;
-  BagInput input;
+  BagIndices input;
   std::vector<int64_t> cuts;  // of the table's rows; parts may be empty
 
   BagPart part(size_t p) const { return {cuts[p], table.size(0)}; }
@@ -99,12 +99,12 @@ inline BagReference reference(
     const BagSample& s, BagMode mode, const at::Tensor& grad) {
   const at::Tensor table =
       s.table.to(at::kDouble).detach().clone().requires_grad_();
-  at::Tensor factors;
+  at::Tensor per_sample_weights;
   if (s.input.per_sample_weights) {
-    factors = s.input.per_sample_weights->to(at::kDouble)
-                  .detach()
-                  .clone()
-                  .requires_grad_();
+    per_sample_weights = s.input.per_sample_weights->to(at::kDouble)
+                             .detach()
+                             .clone()
+                             .requires_grad_();
   }
   const auto padding = s.input.padding_idx < 0
                            ? std::nullopt
@@ -116,21 +116,22 @@ inline BagReference reference(
       /*scale_grad_by_freq=*/false,
       static_cast<int64_t>(mode),
       /*sparse=*/false,
-      factors.defined() ? std::optional(factors) : std::nullopt,
+      per_sample_weights.defined() ? std::optional(per_sample_weights)
+                                   : std::nullopt,
       s.input.include_last_offset,
       padding);
   BagReference r{std::get<0>(result).detach(), std::get<3>(result), {}, {}};
   std::get<0>(result).backward(grad.to(at::kDouble));
   r.grad = table.grad();
-  if (factors.defined()) {
-    r.weights_grad = factors.grad();
+  if (per_sample_weights.defined()) {
+    r.weights_grad = per_sample_weights.grad();
   }
   return r;
 }
 
 // The kernels of the CPU, or what other devices get, on the CPU; or those of a
 // GPU.
-struct BagKernels {
+struct BagCalls {
   const char* name;
   bool fused;
   bool gpu = false;
@@ -148,11 +149,13 @@ struct BagKernels {
         s.table.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     return fused ? taken(embedding_bag_part(
                        given(s.rows(p)), s.part(p), given(s.input), mode, acc))
-                 : compose_bags(s.rows(p), s.part(p), s.input, mode, acc);
+                 : bag_kernels_composed().pool(
+                       {s.rows(p), s.part(p), s.input}, mode, acc);
   }
   BagMax max(const BagSample& s, size_t p) const {
     if (!fused) {
-      return compose_bag_max(s.rows(p), s.part(p), s.input, BagEmpty::kLowest);
+      return bag_kernels_composed().max(
+          {s.rows(p), s.part(p), s.input}, BagEmpty::kLowest);
     }
     const BagMax max =
         embedding_bag_max_part(given(s.rows(p)), s.part(p), given(s.input));
@@ -169,7 +172,7 @@ struct BagKernels {
     const BagGradient bags{
         given(grad), s.part(p), given(s.input), mode, given(argmax)};
     if (!fused) {
-      return compose_bags_backward(bags, rows, sparse);
+      return bag_kernels_composed().backward(bags, rows, sparse);
     }
     const auto f =
         sparse ? embedding_bag_sparse_backward : embedding_bag_dense_backward;
@@ -186,26 +189,28 @@ struct BagKernels {
     const at::Tensor rows = given(s.rows(p)).clone();
     BagGradient bags{
         given(grad), s.part(p), given(s.input), mode, given(argmax)};
-    if (auto& factors = bags.input.per_sample_weights) {
-      factors = factors->to(grad.scalar_type());
+    if (auto& scales = bags.input.per_sample_weights) {
+      scales = scales->to(grad.scalar_type());
     }
-    const auto f = fused ? embedding_bag_step_ : compose_step;
+    const auto f = fused ? embedding_bag_step_ : bag_kernels_composed().step;
     f(rows, bags, rate);
     return taken(rows);
   }
   at::Tensor weights_backward(
       const BagSample& s, size_t p, const at::Tensor& grad) const {
-    const auto f =
-        fused ? embedding_bag_weights_backward : compose_bag_weights_backward;
-    return taken(f(given(grad), given(s.rows(p)), s.part(p), given(s.input)));
+    return fused
+               ? taken(embedding_bag_weights_backward(
+                     given(grad), given(s.rows(p)), s.part(p), given(s.input)))
+               : bag_kernels_composed().weights_backward(
+                     grad, {s.rows(p), s.part(p), s.input});
   }
 };
 
-inline constexpr BagKernels kFused{"fused", true};
-inline constexpr BagKernels kAnyDevice{"any_device", false};
-inline constexpr BagKernels kGpu{"gpu", true, true};
+inline constexpr BagCalls kFused{"fused", true};
+inline constexpr BagCalls kAnyDevice{"any_device", false};
+inline constexpr BagCalls kGpu{"gpu", true, true};
 
-inline std::vector<BagKernels> bag_kernels() {
+inline std::vector<BagCalls> bag_kernels() {
   return has_gpu() ? std::vector{kFused, kAnyDevice, kGpu}
                    : std::vector{kFused, kAnyDevice};
 }
@@ -229,7 +234,7 @@ inline ::testing::AssertionResult close(
 }
 
 // All that bags can be asked, on parts put together, against one device.
-inline void check_bags(const BagKernels& kernels, const BagCase& c) {
+inline void check_bags(const BagCalls& kernels, const BagCase& c) {
   SCOPED_TRACE(
       ::testing::Message() << kernels.name << " mode "
                            << static_cast<int64_t>(c.mode) << " rows " << c.rows

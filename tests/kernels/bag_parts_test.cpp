@@ -28,7 +28,7 @@ std::string text_of(const Call& call) {
 // A part that has no entry of a bag must not beat another's negative values.
 TEST(BagParts, AbsentMaximaLose) {
   const at::Tensor table = at::full({4, 3}, -5.0);
-  const BagInput input{longs({0, 1, 3}), longs({0, 2, 3, 3})};
+  const BagIndices input{longs({0, 1, 3}), longs({0, 2, 3, 3})};
   const std::vector<BagMax> parts = {
       embedding_bag_max_part(table.slice(0, 0, 2), {0, 4}, input),
       embedding_bag_max_part(table.slice(0, 2, 2), {2, 4}, input),
@@ -61,7 +61,7 @@ TEST(BagParts, MergesIntoSomeBags) {
 // The whole table at hand: zeros at once.
 TEST(BagParts, WholeTableNeedsNoMerge) {
   const at::Tensor table = at::full({4, 3}, -5.0);
-  const BagInput input{longs({1}), longs({0, 1})};
+  const BagIndices input{longs({1}), longs({0, 1})};
   const BagMax all =
       embedding_bag_max_part(table, {0, 4}, input, BagEmpty::kZero);
   EXPECT_TRUE(at::equal(all.values.select(1, 0), at::tensor({-5.0F, 0.0F})));
@@ -70,7 +70,7 @@ TEST(BagParts, WholeTableNeedsNoMerge) {
 // A rate that is 0 in the table's dtype moves nothing: it must not be taken for
 // the wish to see the gradient.
 TEST(BagParts, AStepTooSmallLeavesTheTable) {
-  const BagInput input{longs({3, 0, 3, 1}), longs({0, 2})};
+  const BagIndices input{longs({3, 0, 3, 1}), longs({0, 2})};
   for (const auto mode : {BagMode::kSum, BagMode::kMean, BagMode::kMax}) {
     for (const auto dtype : {at::kFloat, at::kHalf}) {
       const at::Tensor table = at::arange(80).view({4, 20}).to(dtype);
@@ -91,7 +91,7 @@ TEST(BagParts, AStepTooSmallLeavesTheTable) {
 // Equal values in several parts: the first entry wins, whoever holds it.
 TEST(BagParts, FirstOfEqualsWins) {
   const at::Tensor table = at::ones({4, 20});
-  const BagInput input{longs({3, 0, 3, 1}), longs({0})};
+  const BagIndices input{longs({3, 0, 3, 1}), longs({0})};
   const std::vector<BagMax> parts = {
       embedding_bag_max_part(table.slice(0, 0, 2), {0, 4}, input),
       embedding_bag_max_part(table.slice(0, 2, 4), {2, 4}, input)};
@@ -113,7 +113,7 @@ TEST(BagParts, NanAndInfinity) {
     for (int r = 0; r < 4; ++r) {
       table[r].fill_(values[(trial >> (2 * r)) & 3]);
     }
-    const BagInput input{longs({2, 0, 1, 3, 1}), longs({0, 4})};
+    const BagIndices input{longs({2, 0, 1, 3, 1}), longs({0, 4})};
     std::vector<BagMax> parts;
     std::vector<BagMax> composed;
     for (const int64_t first : {0, 1, 2}) {
@@ -121,7 +121,8 @@ TEST(BagParts, NanAndInfinity) {
       const at::Tensor rows = table.slice(0, first, end);
       const BagPart part{first, 4};
       parts.push_back(embedding_bag_max_part(rows, part, input));
-      composed.push_back(compose_bag_max(rows, part, input, BagEmpty::kLowest));
+      composed.push_back(
+          bag_kernels_composed().max({rows, part, input}, BagEmpty::kLowest));
     }
     const auto [out, unused, sizes, rows] = at::embedding_bag(
         table, input.indices, input.offsets, false, /*mode=*/2);
@@ -133,14 +134,14 @@ TEST(BagParts, NanAndInfinity) {
   }
 }
 
-// After an exchange a part sees its own entries alone, and is told the counts.
+// After an exchange a part sees only its own entries, and is told the counts.
 TEST(BagParts, MeanWithCountsOfWholeBags) {
   const at::Tensor table = at::arange(12, at::kFloat).view({6, 2});
-  const BagInput whole{longs({0, 5, 1, 4, 4}), longs({0, 3, 3})};
+  const BagIndices whole{longs({0, 5, 1, 4, 4}), longs({0, 3, 3})};
   const at::Tensor counts = bag_counts(whole);
   EXPECT_TRUE(at::equal(counts, longs({3, 0, 2})));
-  BagInput low{longs({0, 1}), longs({0, 2, 2})};
-  BagInput high{longs({5, 4, 4}), longs({0, 1, 1})};
+  BagIndices low{longs({0, 1}), longs({0, 2, 2})};
+  BagIndices high{longs({5, 4, 4}), longs({0, 1, 1})};
   low.counts = counts;
   high.counts = counts;
   const at::Tensor sum =
@@ -156,17 +157,18 @@ TEST(BagParts, MeanWithCountsOfWholeBags) {
 }
 
 TEST(BagParts, CountsLeavePaddingOut) {
-  BagInput input{longs({1, 2, 1, 1}), longs({0, 2, 4})};
+  BagIndices input{longs({1, 2, 1, 1}), longs({0, 2, 4})};
   input.padding_idx = 1;
   EXPECT_TRUE(at::equal(bag_counts(input), longs({1, 0, 0})));
-  EXPECT_TRUE(at::equal(compose_bag_counts(input), longs({1, 0, 0})));
+  EXPECT_TRUE(
+      at::equal(bag_kernels_composed().counts(input), longs({1, 0, 0})));
 }
 
 // Halves are added up in float: a sum that half cannot reach step by step.
 TEST(BagParts, HalfKindsAddUpInFloat) {
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
     const at::Tensor table = at::ones({1, 40}, dtype);
-    const BagInput input{at::zeros({4096}, at::kLong), longs({0})};
+    const BagIndices input{at::zeros({4096}, at::kLong), longs({0})};
     EXPECT_TRUE(embedding_bag_part(table, {0, 1}, input, BagMode::kSum)
                     .eq(4096)
                     .all()
@@ -182,7 +184,8 @@ TEST(BagParts, EveryHalf) {
   const at::Tensor bits = at::arange(65'536, at::kInt).to(at::kShort);
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
     const at::Tensor table = bits.view(dtype).view({64, 1024});
-    const BagInput input{at::arange(64, at::kLong), at::arange(64, at::kLong)};
+    const BagIndices input{
+        at::arange(64, at::kLong), at::arange(64, at::kLong)};
     EXPECT_TRUE(close(
         embedding_bag_part(table, {0, 64}, input, BagMode::kSum, at::kFloat),
         table.to(at::kFloat),
@@ -205,8 +208,8 @@ TEST(BagParts, Strides) {
         wide.t().contiguous().t().slice(1, 0, 20),
         wide.slice(1, 0, 40, 2)}) {
     ASSERT_FALSE(table.is_contiguous());
-    const BagInput input{indices, offsets};
-    const BagInput plain{indices.contiguous(), offsets.contiguous()};
+    const BagIndices input{indices, offsets};
+    const BagIndices plain{indices.contiguous(), offsets.contiguous()};
     const auto expected = std::get<0>(
         at::embedding_bag(table.contiguous(), plain.indices, plain.offsets));
     EXPECT_TRUE(close(
@@ -227,7 +230,7 @@ TEST(BagParts, Strides) {
 
 // Indices behind the last offset belong to no bag and get no gradient.
 TEST(BagParts, IndicesBehindTheLastOffset) {
-  BagInput input{longs({0, 1, 99}), longs({0, 2})};
+  BagIndices input{longs({0, 1, 99}), longs({0, 2})};
   input.include_last_offset = true;
   const at::Tensor table = at::ones({2, 3});
   EXPECT_TRUE(embedding_bag_part(table, {0, 2}, input, BagMode::kSum)
@@ -245,7 +248,7 @@ TEST(BagParts, IndexOutsideTheTable) {
       for (const int64_t first : {0, 4}) {
         const at::Tensor table = at::ones({10 - first, 4});
         const BagPart part{first, 10};
-        const BagInput input{
+        const BagIndices input{
             longs({9, bad, 77}).to(index), longs({0, 1}).to(index)};
         const at::Tensor grad = at::ones({2, 4});
         const std::string expected =
@@ -273,7 +276,8 @@ TEST(BagParts, IndexOutsideTheTable) {
             expected);
         EXPECT_EQ(
             text_of<c10::IndexError>([&] {
-              compose_bags(table, part, input, BagMode::kSum, at::kFloat);
+              bag_kernels_composed().pool(
+                  {table, part, input}, BagMode::kSum, at::kFloat);
             }),
             expected);
       }
@@ -283,7 +287,7 @@ TEST(BagParts, IndexOutsideTheTable) {
 
 TEST(BagParts, Refused) {
   const at::Tensor table = at::ones({4, 2});
-  const auto pool = [&](const BagInput& input, BagMode mode = BagMode::kSum) {
+  const auto pool = [&](const BagIndices& input, BagMode mode = BagMode::kSum) {
     return [=] { embedding_bag_part(table, {0, 4}, input, mode); };
   };
   EXPECT_EQ(
@@ -307,11 +311,11 @@ TEST(BagParts, Refused) {
   EXPECT_EQ(
       text_of<c10::ValueError>(pool({longs({1}).view({1, 1}), longs({0})})),
       "[embedding_bag] indices must have 1 dimension, not 2");
-  BagInput weighted{longs({1}), longs({0})};
+  BagIndices weighted{longs({1}), longs({0})};
   weighted.per_sample_weights = at::ones({1});
   EXPECT_EQ(
       text_of<c10::NotImplementedError>(pool(weighted, BagMode::kMean)),
-      "[embedding_bag] per_sample_weights are supported for mode sum alone; "
+      "[embedding_bag] per_sample_weights are supported only for mode sum; "
       "leave them out or use sum");
   weighted.per_sample_weights = at::ones({2});
   EXPECT_EQ(

@@ -30,7 +30,7 @@ constexpr at::ScalarType kTypes[] = {
     at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
 
 TEST(Bag, EveryOption) {
-  for (const BagKernels& kernels : bag_kernels()) {
+  for (const BagCalls& kernels : bag_kernels()) {
     for (const BagMode mode : kModes) {
       for (int options = 0; options < 16; ++options) {
         BagCase c;
@@ -88,7 +88,7 @@ TEST(Bag, EveryWidthOfRowsAndVectors) {
 }
 
 TEST(Bag, Edges) {
-  for (const BagKernels& kernels : bag_kernels()) {
+  for (const BagCalls& kernels : bag_kernels()) {
     for (const BagMode mode : kModes) {
       for (const bool last : {false, true}) {
         BagCase c;
@@ -145,7 +145,7 @@ TEST(Bag, RandomTrials) {
 
 // Bags longer than what is read at a time, and more bags than that.
 TEST(Bag, LongAndMany) {
-  for (const BagKernels& kernels :
+  for (const BagCalls& kernels :
        has_gpu() ? std::vector{kFused, kGpu} : std::vector{kFused}) {
     for (const BagMode mode : kModes) {
       BagCase c;

@@ -24,7 +24,7 @@ inline std::optional<at::Tensor> to_gpu(
   return tensor.has_value() ? std::optional(to_gpu(*tensor)) : std::nullopt;
 }
 
-inline BagInput to_gpu(BagInput input) {
+inline BagIndices to_gpu(BagIndices input) {
   input.indices = to_gpu(input.indices);
   input.offsets = to_gpu(input.offsets);
   input.per_sample_weights = to_gpu(input.per_sample_weights);

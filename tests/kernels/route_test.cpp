@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "embedding_parts.h"
+#include "kernels/lookup/lookup_kernels.h"
 
 namespace tessera::detail {
 namespace route_test {
@@ -19,7 +20,7 @@ Route route_rows_on_gpu(const at::Tensor& indices, c10::IntArrayRef bounds) {
 }
 
 std::vector<RouteRows> route_kernels() {
-  std::vector<RouteRows> all{&route_rows, &route_rows_composed};
+  std::vector<RouteRows> all{&route_rows, lookup_kernels_composed().route};
   if (has_gpu()) {
     all.push_back(&route_rows_on_gpu);
   }

@@ -2,21 +2,12 @@
 #include "kernels/bag/bag.h"
 
 #include <ATen/OpMathType.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/index_select.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-
-#include "kernels/bag/bag_any_device.h"
-#include "kernels/bag/bag_backward.h"
-#include "kernels/bag/bag_max.h"
-#include "kernels/bag/bag_pool.h"
-#include "kernels/bag/bag_reader.h"
-#include "kernels/bag/bag_step.h"
-#include "kernels/cuda/bag_cuda.h"
-#include "kernels/lookup/embedding_index.h"
+#include "kernels/bag/bag_kernels.h"
+#include "kernels/for_device.h"
 
 namespace tessera::detail {
 
@@ -39,7 +30,7 @@ void check_table_dtype(const char* name, const at::Tensor& t) {
       t.dim());
 }
 
-void check_devices(const at::Tensor& t, const BagInput& input) {
+void check_devices(const at::Tensor& t, const BagIndices& input) {
   TORCH_CHECK_VALUE(
       t.device() == input.indices.device() &&
           t.device() == input.offsets.device(),
@@ -53,14 +44,14 @@ void check_devices(const at::Tensor& t, const BagInput& input) {
 }
 
 void check_per_sample_weights(
-    const at::Tensor& t, const BagInput& input, BagMode mode) {
+    const at::Tensor& t, const BagIndices& input, BagMode mode) {
   if (!input.per_sample_weights.has_value()) {
     return;
   }
   const at::Tensor& scales = *input.per_sample_weights;
   TORCH_CHECK_NOT_IMPLEMENTED(
       mode == BagMode::kSum,
-      "[embedding_bag] per_sample_weights are supported for mode sum alone; "
+      "[embedding_bag] per_sample_weights are supported only for mode sum; "
       "leave them out or use sum");
   TORCH_CHECK_TYPE(
       scales.scalar_type() == t.scalar_type(),
@@ -77,7 +68,7 @@ void check_per_sample_weights(
 }
 
 void check_lookup(
-    const at::Tensor& weight, const BagInput& input, BagMode mode) {
+    const at::Tensor& weight, const BagIndices& input, BagMode mode) {
   check_table_dtype("the table", weight);
   check_devices(weight, input);
   check_per_sample_weights(weight, input, mode);
@@ -109,12 +100,14 @@ void check_backward(const BagGradient& bags) {
        argmax->sizes() == grad.sizes()));
 }
 
+const BagKernels& bag_kernels_for(const at::Tensor& tensor) {
+  return for_device(
+      tensor, bag_kernels_cpu, bag_kernels_cuda, bag_kernels_composed)();
+}
+
 at::Tensor backward(const BagGradient& bags, int64_t rows, bool sparse) {
   check_backward(bags);
-  const auto f = bags.grad.is_cpu()    ? bags_backward_cpu
-                 : bags.grad.is_cuda() ? bags_backward_cuda
-                                       : compose_bags_backward;
-  return f(bags, rows, sparse);
+  return bag_kernels_for(bags.grad).backward(bags, rows, sparse);
 }
 
 }  // namespace
@@ -122,36 +115,20 @@ at::Tensor backward(const BagGradient& bags, int64_t rows, bool sparse) {
 at::Tensor checked_bag_bounds(
     const at::Tensor& weight,
     int64_t rows,
-    const BagInput& input,
+    const BagIndices& input,
     BagMode mode) {
   check_lookup(weight, input, mode);
-  return weight.is_cuda() ? checked_bag_bounds_cuda(input, rows)
-                          : compose_bag_bounds(input, rows);
+  return bag_kernels_for(weight).bounds(input, rows);
 }
 
-at::Tensor bag_counts(const BagInput& input) {
-  if (!input.indices.is_cpu()) {
-    return input.indices.is_cuda() ? bag_counts_cuda(input)
-                                   : compose_bag_counts(input);
-  }
-  // A part without rows: entries are counted, none is held. Indices are not
-  // checked here, where no table is known.
-  const BagReader reader(input, 0, BagPart{0, 0});
-  const at::Tensor counts =
-      at::empty({reader.bags()}, input.offsets.options().dtype(at::kLong));
-  BagEntries entries;
-  reader.read(0, reader.bags(), true, entries);
-  std::copy_n(
-      entries.counts.begin(),
-      reader.bags(),
-      counts.mutable_data_ptr<int64_t>());
-  return counts;
+at::Tensor bag_counts(const BagIndices& input) {
+  return bag_kernels_for(input.indices).counts(input);
 }
 
 at::Tensor embedding_bag_part(
     const at::Tensor& weight,
     const BagPart& part,
-    const BagInput& input,
+    const BagIndices& input,
     BagMode mode,
     std::optional<at::ScalarType> result) {
   TORCH_INTERNAL_ASSERT(mode != BagMode::kMax);
@@ -160,25 +137,20 @@ at::Tensor embedding_bag_part(
   TORCH_INTERNAL_ASSERT(
       dtype == weight.scalar_type() ||
       (dtype == at::kFloat && weight.scalar_type() != at::kDouble));
-  const auto pool = weight.is_cpu()    ? pool_bags_cpu
-                    : weight.is_cuda() ? pool_bags_cuda
-                                       : compose_bags;
-  return pool(readable(weight), part, input, mode, dtype);
+  return bag_kernels_for(weight).pool(
+      {readable(weight), part, input}, mode, dtype);
 }
 
 BagMax embedding_bag_max_part(
     const at::Tensor& weight,
     const BagPart& part,
-    const BagInput& input,
+    const BagIndices& input,
     BagEmpty empty) {
   check_lookup(weight, input, BagMode::kMax);
-  const auto maxima = weight.is_cpu()    ? max_bags_cpu
-                      : weight.is_cuda() ? max_bags_cuda
-                                         : compose_bag_max;
-  return maxima(readable(weight), part, input, empty);
+  return bag_kernels_for(weight).max({readable(weight), part, input}, empty);
 }
 
-at::Tensor bag_max_rows(const at::Tensor& argmax, const BagInput& input) {
+at::Tensor bag_max_rows(const at::Tensor& argmax, const BagIndices& input) {
   if (input.indices.numel() == 0) {
     return at::full_like(argmax, -1, input.indices.options());
   }
@@ -208,18 +180,17 @@ void embedding_bag_step_(
   if (rate == 0) {
     return;
   }
-  const auto step = !has_side_by_side_columns(weight) ? compose_step
-                    : weight.is_cpu()                 ? step_rows_cpu
-                    : weight.is_cuda()                ? step_rows_cuda
-                                                      : compose_step;
-  step(weight, bags, rate);
+  const auto& kernels = has_side_by_side_columns(weight)
+                            ? bag_kernels_for(weight)
+                            : bag_kernels_composed();
+  kernels.step(weight, bags, rate);
 }
 
 at::Tensor embedding_bag_weights_backward(
     const at::Tensor& grad,
     const at::Tensor& weight,
     const BagPart& part,
-    const BagInput& input) {
+    const BagIndices& input) {
   check_lookup(weight, input, BagMode::kSum);
   const int64_t bags = input.offsets.numel() - input.include_last_offset;
   TORCH_CHECK_VALUE(
@@ -236,10 +207,8 @@ at::Tensor embedding_bag_weights_backward(
       grad.scalar_type(),
       " ",
       grad.sizes());
-  const auto backward = weight.is_cpu()    ? bag_weights_backward_cpu
-                        : weight.is_cuda() ? bag_weights_backward_cuda
-                                           : compose_bag_weights_backward;
-  return backward(grad, readable(weight), part, input);
+  return bag_kernels_for(weight).weights_backward(
+      grad, {readable(weight), part, input});
 }
 
 }  // namespace tessera::detail

@@ -8,7 +8,7 @@
 //
 // - sum: the parts' results add up.
 // - mean: they add up too. Each part divides its sum by the number of entries
-//   of the *whole* bag, which follows from the indices alone, before it rounds.
+//   of the *whole* bag, which follows from the indices, before it rounds.
 //   So a mean needs no second step after the reduction, half kinds do not
 //   overflow on the way, and a part of one is the mean itself.
 // - max: each part gives its maxima and who won them; `merge_bag_max` puts
@@ -18,7 +18,7 @@
 // the CPU one vectorised pass reads each row held here once, and results do not
 // depend on the number of threads. GPUs have kernels of their own (cuda/), with
 // which the error of a bad index or offset is raised by a later call
-// (device_errors.h). Other devices compose ATen's ops (bag_any_device.h).
+// (device_errors.h). Other devices compose ATen's ops (bag_kernels.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,15 +41,15 @@ struct BagPart {
 
 // What is looked up. Bag b holds the entries offsets[b] to offsets[b + 1] of
 // `indices`; the last one ends at the last index unless include_last_offset,
-// which makes the last offset an end alone. Offsets start at 0 and never
+// which makes the last offset only an end. Offsets start at 0 and never
 // decrease.
-struct BagInput {
+struct BagIndices {
   at::Tensor indices;  // [n], int32 or int64, rows of the whole table
   at::Tensor offsets;  // [bags], or [bags + 1] with include_last_offset
   bool include_last_offset = false;
   // A row of the whole table whose entries are left out; -1: none.
   int64_t padding_idx = -1;
-  // [n], of the table's dtype: a scale for each entry. For sum alone.
+  // [n], of the table's dtype: a scale for each entry. Only for sum.
   std::optional<at::Tensor> per_sample_weights = std::nullopt;
   // [bags], int64: what a mean is divided by. Needed only where `indices` does
   // not hold the whole bags, as after an exchange; see bag_counts.
@@ -57,8 +57,8 @@ struct BagInput {
 };
 
 // How many entries of each bag count, [bags] int64: all but padding. Reads
-// indices alone, so every part gets the same. Throws as embedding_bag_part.
-at::Tensor bag_counts(const BagInput& input);
+// only indices, so every part gets the same. Throws as embedding_bag_part.
+at::Tensor bag_counts(const BagIndices& input);
 
 // Where each bag's entries begin, then the end of the last one: [bags + 1]
 // int64, on the indices' device. Throws whatever embedding_bag_part would of
@@ -67,7 +67,7 @@ at::Tensor bag_counts(const BagInput& input);
 at::Tensor checked_bag_bounds(
     const at::Tensor& weight,
     int64_t rows,
-    const BagInput& input,
+    const BagIndices& input,
     BagMode mode);
 
 // This part's share of the pooled rows, [bags, d]: zeros where a bag has no
@@ -81,7 +81,7 @@ at::Tensor checked_bag_bounds(
 at::Tensor embedding_bag_part(
     const at::Tensor& weight,
     const BagPart& part,
-    const BagInput& input,
+    const BagIndices& input,
     BagMode mode,
     std::optional<at::ScalarType> result = std::nullopt);
 
@@ -107,7 +107,7 @@ enum class BagEmpty {
 BagMax embedding_bag_max_part(
     const at::Tensor& weight,
     const BagPart& part,
-    const BagInput& input,
+    const BagIndices& input,
     BagEmpty empty = BagEmpty::kLowest);
 
 // Merges the maxima of another part into those of the bags `bags` (int64,
@@ -117,20 +117,20 @@ BagMax embedding_bag_max_part(
 void merge_bag_max_(
     const BagMax& all, const at::Tensor& bags, const BagMax& part);
 
-// The maxima of all parts together, 0 where no part has an entry. Winners must
-// be places in one list of indices, which all parts have been given.
+// The maxima of all parts together, 0 where no part has an entry. The argmax
+// must be places in one list of indices, which all parts have been given.
 // Requires: at least one part; equal sizes.
 BagMax merge_bag_max(at::ArrayRef<BagMax> parts);
 
 // The rows (of the whole table) that won, as ATen's max_indices: [bags, d], of
 // the indices' dtype; -1 where nobody did.
-at::Tensor bag_max_rows(const at::Tensor& argmax, const BagInput& input);
+at::Tensor bag_max_rows(const at::Tensor& argmax, const BagIndices& input);
 
 // What the backward pass of a part's bags is given.
 struct BagGradient {
   at::Tensor grad;  // [bags, d], of the whole result
   BagPart part;
-  BagInput input;
+  BagIndices input;
   BagMode mode = BagMode::kSum;
   // For kMax: the merged ones.
   std::optional<at::Tensor> argmax = std::nullopt;
@@ -161,6 +161,6 @@ at::Tensor embedding_bag_weights_backward(
     const at::Tensor& grad,
     const at::Tensor& weight,
     const BagPart& part,
-    const BagInput& input);
+    const BagIndices& input);
 
 }  // namespace tessera::detail

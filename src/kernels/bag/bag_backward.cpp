@@ -1,5 +1,4 @@
-#include "kernels/bag/bag_backward.h"
-
+// Gradients of bags on the CPU.
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "kernels/bag/bag_groups.h"
+#include "kernels/bag/bag_kernels_cpu.h"
 #include "kernels/bag/bag_lanes.h"
 #include "kernels/bag/bag_reader.h"
 #include "kernels/lookup/embedding_zeros.h"
@@ -155,7 +155,7 @@ TESSERA_LANES_INLINE void GradRun<T, Out>::run() const {
 template <typename T>
 std::vector<BagAcc<T>> entry_scales(
     const RowGroups& groups,
-    const BagInput& input,
+    const BagIndices& input,
     BagMode mode,
     const std::vector<int64_t>& read_counts) {
   using Acc = BagAcc<T>;
@@ -204,7 +204,7 @@ struct GroupedGradient {
   template <typename T, typename Out>
   void make_rows(GradRun<T, Out> run) const;
 
-  const BagInput& input;
+  const BagIndices& input;
   BagMode mode;
   std::vector<int64_t> counts;
   RowGroups groups;

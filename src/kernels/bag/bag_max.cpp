@@ -1,11 +1,11 @@
-#include "kernels/bag/bag_max.h"
-
+// Maxima of bags on the CPU.
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
 #include <limits>
 
+#include "kernels/bag/bag_kernels_cpu.h"
 #include "kernels/bag/bag_lanes.h"
 #include "kernels/bag/bag_reader.h"
 
@@ -40,8 +40,8 @@ struct MaxBag {
   const MaxRun<T>& run;
   int64_t begin;
   int64_t end;
-  // Whether `begin` is the first entry of the whole bag. A NaN counts there
-  // alone. Elsewhere it leaves minus infinity and no argmax: enough, since the
+  // Whether `begin` is the first entry of the whole bag. A NaN counts only
+  // there. Elsewhere it leaves minus infinity and no argmax: enough, since the
   // first entry, wherever it is, beats that.
   bool leads;
   T* values;
@@ -144,33 +144,32 @@ void max_bags(
   const int64_t width = weight.size(1);
   at::parallel_for(
       0, reader.bags(), reader.grain(width), [&](int64_t begin, int64_t end) {
-        BagEntries entries;
-        for (int64_t b = begin, next = 0; b < end; b = next) {
-          next = reader.run_end(b, end);
-          reader.read(b, next, true, entries);
-          run_on_lanes(MaxRun<T>{
-              BagTable<T>(weight),
-              entries.rows.data(),
-              entries.places.data(),
-              entries.ends.data(),
-              entries.firsts.data(),
-              next - b,
-              empty == BagEmpty::kZero ? T(0)
-                                       : -std::numeric_limits<T>::infinity(),
-              out.values.mutable_data_ptr<T>() + b * width,
-              out.argmax.mutable_data_ptr<int32_t>() + b * width});
-        }
+        reader.each_run(
+            begin,
+            end,
+            true,
+            [&](int64_t b, int64_t next, const BagEntries& entries) {
+              run_on_lanes(MaxRun<T>{
+                  BagTable<T>(weight),
+                  entries.rows.data(),
+                  entries.places.data(),
+                  entries.ends.data(),
+                  entries.firsts.data(),
+                  next - b,
+                  empty == BagEmpty::kZero
+                      ? T(0)
+                      : -std::numeric_limits<T>::infinity(),
+                  out.values.mutable_data_ptr<T>() + b * width,
+                  out.argmax.mutable_data_ptr<int32_t>() + b * width});
+            });
       });
 }
 
 }  // namespace
 
-BagMax max_bags_cpu(
-    const at::Tensor& weight,
-    const BagPart& part,
-    const BagInput& input,
-    BagEmpty empty) {
-  const BagReader reader(input, weight.size(0), part);
+BagMax max_bags_cpu(const BagLookup& bags, BagEmpty empty) {
+  const at::Tensor& weight = bags.weight;
+  const BagReader reader(bags.input, weight.size(0), bags.part);
   BagMax out{
       at::empty({reader.bags(), weight.size(1)}, weight.options()),
       at::empty(

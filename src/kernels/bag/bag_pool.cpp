@@ -1,9 +1,9 @@
-#include "kernels/bag/bag_pool.h"
-
+// Sums and means of bags on the CPU.
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
+#include "kernels/bag/bag_kernels_cpu.h"
 #include "kernels/bag/bag_lanes.h"
 #include "kernels/bag/bag_reader.h"
 #include "kernels/bag/bag_runs.h"
@@ -118,7 +118,7 @@ template <typename T, typename Out>
 void pool_bags(
     const at::Tensor& weight,
     const BagReader& reader,
-    const BagInput& input,
+    const BagIndices& input,
     BagMode mode,
     at::Tensor& out) {
   const int64_t width = weight.size(1);
@@ -137,12 +137,11 @@ void pool_bags(
 }  // namespace
 
 at::Tensor pool_bags_cpu(
-    const at::Tensor& weight,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    at::ScalarType result) {
-  const BagReader reader(input, weight.size(0), part);
+    const BagLookup& bags, BagMode mode, at::ScalarType result) {
+  // No structured binding: lambdas capture these.
+  const at::Tensor& weight = bags.weight;
+  const BagIndices& input = bags.input;
+  const BagReader reader(input, weight.size(0), bags.part);
   at::Tensor out = at::empty(
       {reader.bags(), weight.size(1)}, weight.options().dtype(result));
   AT_DISPATCH_FLOATING_TYPES_AND2(

@@ -37,7 +37,7 @@ void grow(std::vector<T>& v, int64_t size) {
 
 }  // namespace
 
-void check_bag_lists(const BagInput& input) {
+void check_bag_lists(const BagIndices& input) {
   check_integers("indices", input.indices);
   check_integers("offsets", input.offsets);
   const int64_t n = input.indices.numel();
@@ -72,7 +72,7 @@ void throw_bad_offsets(int64_t offset, int64_t next, int64_t indices) {
   std::abort();  // not reached
 }
 
-std::vector<int64_t> bag_bounds(const BagInput& input) {
+std::vector<int64_t> bag_bounds(const BagIndices& input) {
   check_bag_lists(input);
   const int64_t n = input.indices.numel();
   const at::Tensor offsets = input.offsets.to(at::kLong).contiguous();
@@ -114,7 +114,7 @@ void throw_outside_bag_table(int64_t index, int64_t total) {
   std::abort();  // not reached
 }
 
-BagReader::BagReader(const BagInput& input, int64_t rows, const BagPart& part)
+BagReader::BagReader(const BagIndices& input, int64_t rows, const BagPart& part)
     : indices_(input.indices),
       bounds_(bag_bounds(input)),
       rows_(rows),
@@ -262,7 +262,7 @@ int64_t BagReader::grain(int64_t width) const {
   return std::max<int64_t>(1, bags() * kElements / elements);
 }
 
-const int64_t* mean_counts(const BagInput& input, int64_t bags) {
+const int64_t* mean_counts(const BagIndices& input, int64_t bags) {
   if (!input.counts.has_value()) {
     return nullptr;
   }

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kernels/bag/bag.h"
@@ -15,11 +16,11 @@ namespace tessera::detail {
 // c10::TypeError unless indices and offsets are int32 or int64, c10::ValueError
 // unless both have one dimension and offsets start at 0, never decrease and end
 // within `indices`.
-std::vector<int64_t> bag_bounds(const BagInput& input);
+std::vector<int64_t> bag_bounds(const BagIndices& input);
 
 // Throws as bag_bounds for all but the values of offsets, so that it does not
 // read them: dtypes, dimensions, and how many there are.
-void check_bag_lists(const BagInput& input);
+void check_bag_lists(const BagIndices& input);
 
 // Throws the c10::ValueError of an offset that is followed by a smaller one, or
 // by one beyond the `indices` indices; or of a first offset that is not 0.
@@ -45,7 +46,7 @@ class BagReader {
  public:
   // Requires: the part's `rows` rows lie within the table. Throws as
   // bag_bounds.
-  BagReader(const BagInput& input, int64_t rows, const BagPart& part);
+  BagReader(const BagIndices& input, int64_t rows, const BagPart& part);
 
   int64_t bags() const { return static_cast<int64_t>(bounds_.size()) - 1; }
   int64_t indices() const { return indices_.numel(); }
@@ -60,6 +61,19 @@ class BagReader {
   // outside the table; such entries are left out.
   void read(
       int64_t begin, int64_t end, bool with_places, BagEntries& entries) const;
+
+  // Reads bags [begin, end) run after run, each into the same memory, and calls
+  // body(first bag, one past its last, entries) for each.
+  template <typename Body>
+  void each_run(
+      int64_t begin, int64_t end, bool with_places, const Body& body) const {
+    BagEntries entries;
+    for (int64_t b = begin, next = 0; b < end; b = next) {
+      next = run_end(b, end);
+      read(b, next, with_places, entries);
+      body(b, next, std::as_const(entries));
+    }
+  }
 
   // Throws the c10::IndexError of the first index outside the table, if any
   // that was read is. Not for use while others read.
@@ -87,6 +101,6 @@ class BagReader {
 
 // The counts that `input` brings for means, or nullptr if those that are read
 // will do. Throws c10::ValueError unless they are contiguous [bags] int64.
-const int64_t* mean_counts(const BagInput& input, int64_t bags);
+const int64_t* mean_counts(const BagIndices& input, int64_t bags);
 
 }  // namespace tessera::detail

@@ -30,7 +30,7 @@ class BagRuns {
  public:
   // Requires: `mode` is kSum or kMean; per_sample_weights are of T. `reader`
   // and `input` outlive this. Throws as mean_counts.
-  BagRuns(const BagReader& reader, const BagInput& input, BagMode mode)
+  BagRuns(const BagReader& reader, const BagIndices& input, BagMode mode)
       : reader_(reader),
         is_mean_(mode == BagMode::kMean),
         own_counts_(mean_counts(input, reader.bags())) {
@@ -42,32 +42,34 @@ class BagRuns {
   // Calls body(const BagRun<T>&) for the runs of bags [begin, end).
   template <typename Body>
   void each(int64_t begin, int64_t end, const Body& body) const {
-    BagEntries entries;
+    const bool weighted = per_sample_weights_.defined();
     std::vector<BagAcc<T>> entry_scales;
-    for (int64_t b = begin, next = 0; b < end; b = next) {
-      next = reader_.run_end(b, end);
-      reader_.read(b, next, per_sample_weights_.defined(), entries);
-      if (per_sample_weights_.defined()) {
-        const T* all = per_sample_weights_.const_data_ptr<T>();
-        entry_scales.clear();
-        for (int64_t e = 0; e < entries.held; ++e) {
-          entry_scales.push_back(
-              static_cast<BagAcc<T>>(all[entries.places[e]]));
-        }
-      }
-      const int64_t* counts = nullptr;
-      if (is_mean_) {
-        counts =
-            own_counts_ != nullptr ? own_counts_ + b : entries.counts.data();
-      }
-      body(BagRun<T>{
-          b,
-          next - b,
-          entries.rows.data(),
-          per_sample_weights_.defined() ? entry_scales.data() : nullptr,
-          entries.ends.data(),
-          counts});
-    }
+    reader_.each_run(
+        begin,
+        end,
+        /*with_places=*/weighted,
+        [&](int64_t b, int64_t next, const BagEntries& entries) {
+          if (weighted) {
+            const T* all = per_sample_weights_.template const_data_ptr<T>();
+            entry_scales.clear();
+            for (int64_t e = 0; e < entries.held; ++e) {
+              entry_scales.push_back(
+                  static_cast<BagAcc<T>>(all[entries.places[e]]));
+            }
+          }
+          const int64_t* counts = nullptr;
+          if (is_mean_) {
+            counts = own_counts_ != nullptr ? own_counts_ + b
+                                            : entries.counts.data();
+          }
+          body(BagRun<T>{
+              b,
+              next - b,
+              entries.rows.data(),
+              weighted ? entry_scales.data() : nullptr,
+              entries.ends.data(),
+              counts});
+        });
   }
 
  private:

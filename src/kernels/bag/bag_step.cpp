@@ -1,15 +1,13 @@
 // Gradient descent on the rows of bags. Where sums are kept in the table's own
 // dtype no gradient is made at all: a bag's gradient waits in registers while
 // its rows go by. Half kinds, which would be rounded entry by entry, and maxima
-// go through the gradients of rows (bag_backward.h).
-#include "kernels/bag/bag_step.h"
-
+// go through the gradients of rows (bag_backward.cpp).
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
 
-#include "kernels/bag/bag_backward.h"
+#include "kernels/bag/bag_kernels_cpu.h"
 #include "kernels/bag/bag_lanes.h"
 #include "kernels/bag/bag_reader.h"
 #include "kernels/bag/bag_runs.h"
@@ -124,7 +122,7 @@ void step_part(
     const at::Tensor& weight,
     const at::Tensor& grad,
     const BagReader& reader,
-    const BagInput& input,
+    const BagIndices& input,
     BagMode mode,
     T rate) {
   const int64_t width = weight.size(1);
@@ -150,7 +148,7 @@ void step_rows_cpu(
     step_by_row_gradients(weight, bags, rate);
     return;
   }
-  const BagInput& input = bags.input;
+  const BagIndices& input = bags.input;
   const at::Tensor dense_grad = bags.grad.contiguous();
   // Each thread takes some of the rows, with all their entries: whatever their
   // number, a row's entries come one after the other.

@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
 
-#include "kernels/bag/bag_backward.h"
+#include "kernels/bag/bag_kernels_cpu.h"
 #include "kernels/bag/bag_lanes.h"
 #include "kernels/bag/bag_reader.h"
 
@@ -70,11 +70,9 @@ struct DotRun {
 }  // namespace
 
 at::Tensor bag_weights_backward_cpu(
-    const at::Tensor& grad,
-    const at::Tensor& weight,
-    const BagPart& part,
-    const BagInput& input) {
-  const BagReader reader(input, weight.size(0), part);
+    const at::Tensor& grad, const BagLookup& bags) {
+  const at::Tensor& weight = bags.weight;
+  const BagReader reader(bags.input, weight.size(0), bags.part);
   const int64_t width = weight.size(1);
   const at::Tensor dense_grad = grad.contiguous();
   at::Tensor out = at::zeros({reader.indices()}, grad.options());
@@ -85,19 +83,20 @@ at::Tensor bag_weights_backward_cpu(
             reader.bags(),
             reader.grain(width),
             [&](int64_t begin, int64_t end) {
-              BagEntries entries;
-              for (int64_t b = begin, next = 0; b < end; b = next) {
-                next = reader.run_end(b, end);
-                reader.read(b, next, true, entries);
-                run_on_lanes(DotRun<scalar_t>{
-                    BagTable<scalar_t>(weight),
-                    entries.rows.data(),
-                    entries.places.data(),
-                    entries.ends.data(),
-                    next - b,
-                    dense_grad.const_data_ptr<scalar_t>() + b * width,
-                    out.mutable_data_ptr<scalar_t>()});
-              }
+              reader.each_run(
+                  begin,
+                  end,
+                  true,
+                  [&](int64_t b, int64_t next, const BagEntries& entries) {
+                    run_on_lanes(DotRun<scalar_t>{
+                        BagTable<scalar_t>(weight),
+                        entries.rows.data(),
+                        entries.places.data(),
+                        entries.ends.data(),
+                        next - b,
+                        dense_grad.const_data_ptr<scalar_t>() + b * width,
+                        out.mutable_data_ptr<scalar_t>()});
+                  });
             });
       });
   reader.check_range();

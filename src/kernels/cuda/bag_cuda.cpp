@@ -1,10 +1,8 @@
-#include "kernels/cuda/bag_cuda.h"
-
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include "kernels/bag/bag_any_device.h"
+#include "kernels/bag/bag_kernels.h"
 #include "kernels/bag/bag_reader.h"
 #include "kernels/cuda/bag.h"
 #include "kernels/cuda/bag_gradient.h"
@@ -19,7 +17,7 @@ using namespace cuda;
 
 // The lists of bags as kernels read them, and what keeps them alive.
 struct Lists {
-  explicit Lists(const BagInput& input)
+  explicit Lists(const BagIndices& input)
       : indices(input.indices.contiguous()),
         offsets(input.offsets.contiguous()) {
     check_bag_lists(input);
@@ -67,7 +65,7 @@ struct SortedBags {
 
 SortedBags sorted_bags(
     const Call& call, const BagGradient& bags, int64_t rows) {
-  const BagInput& input = bags.input;
+  const BagIndices& input = bags.input;
   SortedBags out{bags.grad.contiguous(), {}, {}, {}, Lists(input), {}, {}};
   const int64_t n = out.lists.bags.indices.count;
   const bool mean = bags.mode == BagMode::kMean;
@@ -115,9 +113,7 @@ at::Tensor sum_scratch(const Call& call, const SortedBags& bags) {
       sum_bytes(bags.terms.dtype)));
 }
 
-}  // namespace
-
-at::Tensor bag_counts_cuda(const BagInput& input) {
+at::Tensor counts(const BagIndices& input) {
   const Call call(input.indices);
   const Lists lists(input);
   at::Tensor counts =
@@ -131,7 +127,7 @@ at::Tensor bag_counts_cuda(const BagInput& input) {
   return counts;
 }
 
-at::Tensor checked_bag_bounds_cuda(const BagInput& input, int64_t rows) {
+at::Tensor checked_bounds(const BagIndices& input, int64_t rows) {
   const Call call(input.indices);
   const Lists lists(input);
   at::Tensor bounds = at::zeros(
@@ -147,12 +143,8 @@ at::Tensor checked_bag_bounds_cuda(const BagInput& input, int64_t rows) {
   return bounds;
 }
 
-at::Tensor pool_bags_cuda(
-    const at::Tensor& weight,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    at::ScalarType result) {
+at::Tensor pool(const BagLookup& bags, BagMode mode, at::ScalarType result) {
+  const auto& [weight, part, input] = bags;
   const Call call(weight);
   const Lists lists(input);
   const bool mean = mode == BagMode::kMean;
@@ -172,11 +164,8 @@ at::Tensor pool_bags_cuda(
   return out;
 }
 
-BagMax max_bags_cuda(
-    const at::Tensor& weight,
-    const BagPart& part,
-    const BagInput& input,
-    BagEmpty empty) {
+BagMax maxima(const BagLookup& bags, BagEmpty empty) {
+  const auto& [weight, part, input] = bags;
   const Call call(weight);
   const Lists lists(input);
   const at::DimVector sizes{lists.bags.count, weight.size(1)};
@@ -195,11 +184,10 @@ BagMax max_bags_cuda(
   return out;
 }
 
-at::Tensor bags_backward_cuda(
-    const BagGradient& bags, int64_t rows, bool sparse) {
+at::Tensor bags_backward(const BagGradient& bags, int64_t rows, bool sparse) {
   const int64_t n = bags.input.indices.numel();
   if (!can_sort(n, rows) || n == 0) {
-    return compose_bags_backward(bags, rows, sparse);
+    return bag_kernels_composed().backward(bags, rows, sparse);
   }
   const Call call(bags.grad);
   const SortedBags in = sorted_bags(call, bags, rows);
@@ -237,11 +225,10 @@ at::Tensor bags_backward_cuda(
       /*is_coalesced=*/true);
 }
 
-void step_rows_cuda(
-    const at::Tensor& weight, const BagGradient& bags, double rate) {
+void step_rows(const at::Tensor& weight, const BagGradient& bags, double rate) {
   const int64_t n = bags.input.indices.numel();
   if (!can_sort(n, weight.size(0)) || n == 0) {
-    compose_step(weight, bags, rate);
+    bag_kernels_composed().step(weight, bags, rate);
     return;
   }
   const Call call(weight);
@@ -259,11 +246,8 @@ void step_rows_cuda(
   call.finish();
 }
 
-at::Tensor bag_weights_backward_cuda(
-    const at::Tensor& grad,
-    const at::Tensor& weight,
-    const BagPart& part,
-    const BagInput& input) {
+at::Tensor weights_backward(const at::Tensor& grad, const BagLookup& bags) {
+  const auto& [weight, part, input] = bags;
   const Call call(weight);
   const Lists lists(input);
   const at::Tensor ordered = grad.contiguous();
@@ -278,6 +262,20 @@ at::Tensor bag_weights_backward_cuda(
       call.stream()));
   call.finish();
   return out;
+}
+
+}  // namespace
+
+const BagKernels& bag_kernels_cuda() {
+  static constexpr BagKernels kernels{
+      counts,
+      checked_bounds,
+      pool,
+      maxima,
+      bags_backward,
+      step_rows,
+      weights_backward};
+  return kernels;
 }
 
 }  // namespace tessera::detail

@@ -4,6 +4,8 @@
 
 #include "kernels/cuda/call.h"
 #include "kernels/cuda/lookup.h"
+#include "kernels/cuda/lookup_kernels_cuda.h"
+#include "kernels/cuda/renorm.h"
 #include "kernels/cuda/row_gradient.h"
 #include "kernels/lookup/lookup_kernels.h"
 
@@ -131,10 +133,36 @@ at::Tensor sparse_backward(
       /*is_coalesced=*/true);
 }
 
+void renorm(
+    const at::Tensor& weight,
+    const at::Tensor& wanted,
+    int64_t first_row,
+    const NormLimit& limit) {
+  const auto dtype = scalar_of(weight.scalar_type());
+  if (!dtype.has_value() || (weight.stride(1) != 1 && weight.size(1) > 1)) {
+    renorm_rows_composed(weight, wanted, first_row, limit);
+    return;
+  }
+  const Call call(weight);
+  const at::Tensor rows = wanted.contiguous();
+  C10_CUDA_CHECK(renorm_rows(
+      {weight.mutable_data_ptr(),
+       weight.stride(0),
+       weight.size(1),
+       *dtype,
+       {first_row, weight.size(0), first_row + weight.size(0)}},
+      rows.const_data_ptr<int64_t>(),
+      rows.numel(),
+      limit.max_norm,
+      limit.norm_type,
+      call.stream()));
+}
+
 }  // namespace
 
 const LookupKernels& lookup_kernels_cuda() {
-  static constexpr LookupKernels kernels{forward, backward, sparse_backward};
+  static constexpr LookupKernels kernels{
+      forward, backward, sparse_backward, route_rows_cuda, renorm};
   return kernels;
 }
 

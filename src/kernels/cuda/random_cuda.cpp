@@ -6,13 +6,16 @@
 
 namespace tessera::detail {
 
-bool fill_random_cuda(
+namespace {
+
+void fill_on_gpu(
     const at::Tensor& shard,
     const RandomDraw& draw,
     RandomStream stream,
     const RandomRegion& region) {
   if (region.size() > cuda::kRandomDims) {
-    return false;
+    fill_random_on_host(shard, draw, stream, region);
+    return;
   }
   const cuda::Call call(shard);
   const auto dtype = cuda::scalar_of(shard.scalar_type());
@@ -40,7 +43,10 @@ bool fill_random_cuda(
   if (!direct) {
     shard.copy_(out);
   }
-  return true;
 }
+
+}  // namespace
+
+decltype(fill_random_)* fill_random_cuda() { return fill_on_gpu; }
 
 }  // namespace tessera::detail

@@ -1,7 +1,8 @@
 #include <ATen/ops/empty.h>
 
 #include "kernels/cuda/call.h"
-#include "kernels/lookup/route.h"
+#include "kernels/cuda/lookup_kernels_cuda.h"
+#include "kernels/lookup/lookup_kernels.h"
 
 namespace tessera::detail {
 
@@ -11,7 +12,7 @@ Route route_rows_cuda(const at::Tensor& indices, c10::IntArrayRef bounds) {
   const int64_t n = indices.numel();
   const int64_t rows = bounds.back();
   if (!can_sort(n, rows) || n == 0) {
-    return route_rows_composed(indices, bounds);
+    return lookup_kernels_composed().route(indices, bounds);
   }
   const Call call(indices);
   const at::Tensor list = indices.contiguous();

@@ -9,7 +9,7 @@ namespace tessera::detail::cuda {
 // Where gradients of rows are written, [rows, width] side by side.
 struct GradientOut {
   void* data;
-  // number_runs', for a gradient that stores the touched rows alone; nullptr
+  // number_runs', for a gradient that stores only the touched rows; nullptr
   // for one of all rows, which the caller has filled with zeros.
   const uint32_t* numbers;
   bool mean_of_entries;  // divide by the number of a row's entries

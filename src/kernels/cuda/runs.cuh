@@ -5,7 +5,7 @@
 // as a million rows are. A run within a chunk is summed in registers and handed
 // to the sink at once. A run that crosses chunks leaves a partial sum in each,
 // and join_runs adds those: a group for a short run, a block for a long one.
-// The order of additions depends on the entries alone, so the bits do too.
+// The order of additions depends only on the entries, so the bits do too.
 //
 //   Source: fetch<kStep>(place, column) reads what an entry's terms follow
 //   from;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "kernels/for_device.h"
 #include "kernels/gather/gather_kernels.h"
 #include "kernels/lookup/embedding_index.h"
 #include "kernels/resolved.h"
@@ -44,9 +45,11 @@ int64_t check_gather(
 }
 
 const GatherKernels& gather_kernels_for(const at::Tensor& tensor) {
-  return tensor.is_cpu()    ? gather_kernels_cpu()
-         : tensor.is_cuda() ? gather_kernels_cuda()
-                            : gather_kernels_composed();
+  return for_device(
+      tensor,
+      gather_kernels_cpu,
+      gather_kernels_cuda,
+      gather_kernels_composed)();
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ struct GatherWalk {
   }
 
   // for_each_line over all entries, on several threads: entries that differ in
-  // `dim` alone stay on one thread, in order, unless `allow_dim`.
+  // only `dim` stay on one thread, in order, unless `allow_dim`.
   template <class F>
   void in_parallel(bool allow_dim, F&& f) const {
     if (count() == 0) {

@@ -2,18 +2,13 @@
 
 #include <c10/util/Exception.h>
 
+#include "kernels/for_device.h"
 #include "kernels/lookup/embedding_index.h"
 #include "kernels/lookup/lookup_kernels.h"
 #include "kernels/resolved.h"
 
 namespace tessera::detail {
 namespace {
-
-const LookupKernels& lookup_kernels_for(const at::Tensor& tensor) {
-  return tensor.is_cpu()    ? lookup_kernels_cpu()
-         : tensor.is_cuda() ? lookup_kernels_cuda()
-                            : lookup_kernels_composed();
-}
 
 void check_backward(const at::Tensor& grad, const HeldRows& held) {
   const at::Tensor& indices = held.indices;
@@ -35,6 +30,14 @@ void check_backward(const at::Tensor& grad, const HeldRows& held) {
 }
 
 }  // namespace
+
+const LookupKernels& lookup_kernels_for(const at::Tensor& tensor) {
+  return for_device(
+      tensor,
+      lookup_kernels_cpu,
+      lookup_kernels_cuda,
+      lookup_kernels_composed)();
+}
 
 at::Tensor lookup_rows(
     const at::Tensor& weight,

@@ -46,7 +46,7 @@ at::Tensor lookup_rows_backward(
     bool scale_grad_by_freq);
 
 // The same gradient without scaling, as a coalesced sparse COO tensor of size
-// [rows, d] that stores the touched rows alone, ascending. Takes time and
+// [rows, d] that stores only the touched rows, ascending. Takes time and
 // memory of the order of `indices` and `grad`, whatever the size of the table.
 at::Tensor lookup_rows_sparse_backward(
     const at::Tensor& grad,

@@ -263,7 +263,11 @@ at::Tensor lookup_sparse_backward_cpu(
 
 const LookupKernels& lookup_kernels_cpu() {
   static constexpr LookupKernels kernels{
-      lookup_forward_cpu, lookup_backward_cpu, lookup_sparse_backward_cpu};
+      lookup_forward_cpu,
+      lookup_backward_cpu,
+      lookup_sparse_backward_cpu,
+      route_rows_cpu,
+      renorm_rows_composed};
   return kernels;
 }
 

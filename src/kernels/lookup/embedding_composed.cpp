@@ -1,6 +1,9 @@
 #include <ATen/OpMathType.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/_unique2.h>
+#include <ATen/ops/embedding_renorm.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <tuple>
@@ -99,13 +102,44 @@ at::Tensor composed_lookup_sparse_backward(
       .to(grad.scalar_type());
 }
 
+Route composed_route(const at::Tensor& indices, c10::IntArrayRef bounds) {
+  check_indices_composed(indices, bounds.back());
+  Route route;
+  std::tie(route.wanted, route.place, std::ignore) = at::_unique2(
+      indices.to(at::kLong), /*sorted=*/true, /*return_inverse=*/true);
+  const at::Tensor ends =
+      at::searchsorted(
+          route.wanted, at::tensor(bounds, indices.options().dtype(at::kLong)))
+          .cpu();
+  const auto* const end = ends.const_data_ptr<int64_t>();
+  for (size_t owner = 0; owner + 1 < bounds.size(); ++owner) {
+    route.counts.push_back(end[owner + 1] - end[owner]);
+  }
+  return route;
+}
+
 }  // namespace
+
+void renorm_rows_composed(
+    const at::Tensor& weight,
+    const at::Tensor& wanted,
+    int64_t first_row,
+    const NormLimit& limit) {
+  at::Tensor part = weight;
+  at::embedding_renorm_(
+      part,
+      held_rows(wanted, first_row, weight.size(0)),
+      limit.max_norm,
+      limit.norm_type);
+}
 
 const LookupKernels& lookup_kernels_composed() {
   static constexpr LookupKernels kernels{
       composed_lookup,
       composed_lookup_backward,
-      composed_lookup_sparse_backward};
+      composed_lookup_sparse_backward,
+      composed_route,
+      renorm_rows_composed};
   return kernels;
 }
 

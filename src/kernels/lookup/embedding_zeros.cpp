@@ -47,7 +47,7 @@ std::unique_ptr<Mapping> map_zeros(size_t bytes) {
   if (begin == MAP_FAILED) {
     return nullptr;
   }
-  // Advice alone. Rows stand all over the table: with small pages nearly each
+  // Only advice. Rows stand all over the table: with small pages nearly each
   // row would wait for the system, and later readers for each page again.
   ::madvise(begin, bytes, MADV_HUGEPAGE);
   return std::make_unique<Mapping>(begin, bytes);

@@ -1,10 +1,13 @@
-// The kernels behind embedding.h, by device. Same contracts, but the arguments
-// were checked.
+// The kernels behind embedding.h, route.h and renorm.h, by device. Same
+// contracts, but the arguments were checked.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+
+#include "kernels/lookup/renorm.h"
+#include "kernels/lookup/route.h"
 
 namespace tessera::detail {
 
@@ -29,18 +32,26 @@ struct LookupKernels {
   // lookup_rows_sparse_backward.
   at::Tensor (*sparse_backward)(
       const at::Tensor& grad, const HeldRows& held, int64_t padding_idx);
+  decltype(route_rows)* route;
+  decltype(renorm_rows_)* renorm;
 };
 
 // In one pass: range test, copy of a row or zeros, and the first bad index.
 const LookupKernels& lookup_kernels_cpu();
 // A bad index gives zeros and is raised by a later call: see device_errors.h.
-// The sparse gradient waits for the device once, to learn how many rows there
-// are. Without CUDA's compiler the composed ones.
+// The sparse gradient and the route wait for the device once, to learn how many
+// rows there are; the route raises bad indices then. Without CUDA's compiler
+// the composed ones.
 const LookupKernels& lookup_kernels_cuda();
 // Compositions of ATen ops, for devices without kernels of ours. Finding a bad
 // index waits for the device. On meta tensors, which have no indices to look
 // at, there is no sparse gradient.
 const LookupKernels& lookup_kernels_composed();
+// Those of the device of `tensor`.
+const LookupKernels& lookup_kernels_for(const at::Tensor& tensor);
+
+// The composed renorm, which serves the CPU, too.
+decltype(renorm_rows_) renorm_rows_composed;
 
 // Throws c10::IndexError that names the first index outside a table of
 // `table_rows` rows. A composition too.

@@ -1,5 +1,4 @@
-// The parts of lookup_kernels_cpu(), in embedding_forward_cpu.cpp and
-// embedding_backward_cpu.cpp.
+// The parts of lookup_kernels_cpu() that have files of their own.
 #pragma once
 
 #include "kernels/lookup/lookup_kernels.h"
@@ -7,5 +6,6 @@
 namespace tessera::detail {
 
 at::Tensor lookup_forward_cpu(const at::Tensor& weight, const HeldRows& held);
+decltype(route_rows) route_rows_cpu;
 
 }  // namespace tessera::detail

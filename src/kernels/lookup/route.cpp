@@ -7,6 +7,7 @@
 
 #include "kernels/lookup/embedding_index.h"
 #include "kernels/lookup/embedding_sorted.h"
+#include "kernels/lookup/lookup_kernels_cpu.h"
 
 namespace tessera::detail {
 namespace {
@@ -34,6 +35,8 @@ int64_t number_rows(const SortedRows& sorted, int64_t* wanted, int64_t* place) {
   return rank + 1;
 }
 
+}  // namespace
+
 Route route_rows_cpu(const at::Tensor& indices, c10::IntArrayRef bounds) {
   const int64_t n = indices.numel();
   const at::Tensor ordered = indices.contiguous();
@@ -59,8 +62,6 @@ Route route_rows_cpu(const at::Tensor& indices, c10::IntArrayRef bounds) {
   return route;
 }
 
-}  // namespace
-
 Route route_rows(const at::Tensor& indices, c10::IntArrayRef bounds) {
   check_index_dtype("embedding", indices);
   TORCH_INTERNAL_ASSERT(
@@ -68,9 +69,7 @@ Route route_rows(const at::Tensor& indices, c10::IntArrayRef bounds) {
           std::is_sorted(bounds.begin(), bounds.end()),
       "the rows of owners must ascend from 0: ",
       bounds);
-  return indices.is_cpu()    ? route_rows_cpu(indices, bounds)
-         : indices.is_cuda() ? route_rows_cuda(indices, bounds)
-                             : route_rows_composed(indices, bounds);
+  return lookup_kernels_for(indices).route(indices, bounds);
 }
 
 }  // namespace tessera::detail

@@ -27,10 +27,4 @@ struct Route {
 // table. Takes memory of the order of `indices`. Does not communicate.
 Route route_rows(const at::Tensor& indices, c10::IntArrayRef bounds);
 
-// The same, once indices and bounds are checked. On a GPU it waits for the
-// device once, for the counts, and raises bad indices there; without CUDA's
-// compiler it is the composition of ATen ops that serves other devices.
-Route route_rows_cuda(const at::Tensor& indices, c10::IntArrayRef bounds);
-Route route_rows_composed(const at::Tensor& indices, c10::IntArrayRef bounds);
-
 }  // namespace tessera::detail

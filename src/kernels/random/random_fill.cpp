@@ -156,12 +156,20 @@ void fill_random_(
     fill_on_cpu<int64_t>(shard, region, [&](uint64_t index) {
       return drawn_integer(draw, stream, index);
     });
-  } else if (
-      !shard.is_cuda() || !fill_random_cuda(shard, draw, stream, region)) {
-    fill_on_cpu<double>(shard, region, [&](uint64_t index) {
-      return drawn(draw, stream, index);
-    });
+    return;
   }
+  const auto fill = shard.is_cuda() ? fill_random_cuda() : fill_random_on_host;
+  fill(shard, draw, stream, region);
+}
+
+void fill_random_on_host(
+    const at::Tensor& shard,
+    const RandomDraw& draw,
+    RandomStream stream,
+    const RandomRegion& region) {
+  fill_on_cpu<double>(shard, region, [&](uint64_t index) {
+    return drawn(draw, stream, index);
+  });
 }
 
 }  // namespace tessera::detail

@@ -26,12 +26,10 @@ void fill_random_(
     RandomStream stream,
     const RandomRegion& region);
 
-// The same on a CUDA device; false, and nothing done, where there is no kernel
-// for it.
-bool fill_random_cuda(
-    const at::Tensor& shard,
-    const RandomDraw& draw,
-    RandomStream stream,
-    const RandomRegion& region);
+// Its kernel for all devices but GPUs, for a draw that was fitted to the dtype
+// of `shard`: draws on the host and copies.
+decltype(fill_random_) fill_random_on_host;
+// That of GPUs; without CUDA's compiler the one above.
+decltype(fill_random_)* fill_random_cuda();
 
 }  // namespace tessera::detail

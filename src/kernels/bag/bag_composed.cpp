@@ -1,5 +1,4 @@
-#include "kernels/bag/bag_any_device.h"
-
+// Bags as compositions of ATen's ops.
 #include <ATen/OpMathType.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/arange.h>
@@ -15,6 +14,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/bag/bag_kernels.h"
 #include "kernels/bag/bag_reader.h"
 #include "kernels/lookup/embedding_index.h"
 
@@ -34,9 +34,9 @@ struct Held {
   at::Tensor counted;
 };
 
-Held held_entries(const BagInput& input, int64_t rows, const BagPart* part) {
+Held held_entries(const BagIndices& input, int64_t rows, const BagPart* part) {
   // Offsets are few; reading them here allows to check them.
-  BagInput on_cpu = input;
+  BagIndices on_cpu = input;
   on_cpu.offsets = input.offsets.cpu();
   std::vector<int64_t> bounds = bag_bounds(on_cpu);
   const auto bags = static_cast<int64_t>(bounds.size()) - 1;
@@ -86,44 +86,25 @@ at::Tensor leads(const Held& held) {
 }
 
 // What means are divided by, [bags, 1].
-at::Tensor divisors(const Held& held, const BagInput& input) {
+at::Tensor divisors(const Held& held, const BagIndices& input) {
   return input.counts.value_or(held.counts).clamp_min(1).unsqueeze(1);
 }
 
 // The scale of each entry, [held, 1].
 at::Tensor entry_scales(
-    const Held& held, const BagInput& input, at::ScalarType acc) {
+    const Held& held, const BagIndices& input, at::ScalarType acc) {
   return input.per_sample_weights->index_select(0, held.places)
       .to(acc)
       .unsqueeze(1);
 }
 
-}  // namespace
-
-at::Tensor compose_bag_counts(const BagInput& input) {
+at::Tensor composed_counts(const BagIndices& input) {
   return held_entries(input, 0, nullptr).counts;
 }
 
-at::Tensor compose_bag_bounds(const BagInput& input, int64_t rows) {
-  BagInput on_cpu = input;
-  on_cpu.indices = input.indices.cpu().contiguous();
-  on_cpu.offsets = input.offsets.cpu();
-  const auto bounds = bag_bounds(on_cpu);
-  const auto bad =
-      first_outside(on_cpu.indices.narrow(0, 0, bounds.back()), rows);
-  if (bad.has_value()) {
-    throw_outside_bag_table(*bad, rows);
-  }
-  return at::tensor(at::IntArrayRef(bounds), at::kLong)
-      .to(input.indices.device());
-}
-
-at::Tensor compose_bags(
-    const at::Tensor& weight,
-    const BagPart& part,
-    const BagInput& input,
-    BagMode mode,
-    at::ScalarType result) {
+at::Tensor composed_pool(
+    const BagLookup& bags, BagMode mode, at::ScalarType result) {
+  const auto& [weight, part, input] = bags;
   const Held held = held_entries(input, weight.size(0), &part);
   const auto acc = at::toOpMathType(weight.scalar_type());
   at::Tensor rows = weight.index_select(0, held.rows).to(acc);
@@ -139,16 +120,13 @@ at::Tensor compose_bags(
   return sums.to(result);
 }
 
-BagMax compose_bag_max(
-    const at::Tensor& weight,
-    const BagPart& part,
-    const BagInput& input,
-    BagEmpty empty) {
+BagMax composed_max(const BagLookup& bags, BagEmpty empty) {
+  const auto& [weight, part, input] = bags;
   const Held held = held_entries(input, weight.size(0), &part);
   const std::array<int64_t, 2> sizes = {held.bags, weight.size(1)};
   const double lowest = -std::numeric_limits<double>::infinity();
   at::Tensor rows = weight.index_select(0, held.rows);
-  // A NaN counts as a bag's first entry alone.
+  // A NaN counts only as a bag's first entry.
   const at::Tensor passed_over =
       rows.ne(rows).logical_and_(leads(held).logical_not_().unsqueeze(1));
   rows.masked_fill_(passed_over, lowest);
@@ -174,7 +152,7 @@ BagMax compose_bag_max(
   return out;
 }
 
-at::Tensor compose_bags_backward(
+at::Tensor composed_backward(
     const BagGradient& bags, int64_t rows, bool sparse) {
   const auto& [grad, part, input, mode, argmax] = bags;
   const Held held = held_entries(input, rows, &part);
@@ -204,7 +182,7 @@ at::Tensor compose_bags_backward(
       .to(grad.scalar_type());
 }
 
-void compose_step(
+void composed_step(
     const at::Tensor& weight, const BagGradient& bags, double rate) {
   const auto acc = at::toOpMathType(bags.grad.scalar_type());
   BagGradient in_acc = bags;
@@ -214,18 +192,16 @@ void compose_step(
   }
   // Each row once: gradients of equal rows have been added up.
   const at::Tensor gradient =
-      compose_bags_backward(in_acc, weight.size(0), /*sparse=*/true);
+      composed_backward(in_acc, weight.size(0), /*sparse=*/true);
   const at::Tensor rows = gradient._indices()[0];
   const at::Tensor stepped =
       weight.index_select(0, rows).to(acc).sub(gradient._values(), rate);
   weight.index_copy_(0, rows, stepped.to(weight.scalar_type()));
 }
 
-at::Tensor compose_bag_weights_backward(
-    const at::Tensor& grad,
-    const at::Tensor& weight,
-    const BagPart& part,
-    const BagInput& input) {
+at::Tensor composed_weights_backward(
+    const at::Tensor& grad, const BagLookup& bags) {
+  const auto& [weight, part, input] = bags;
   const Held held = held_entries(input, weight.size(0), &part);
   const auto acc = at::toOpMathType(grad.scalar_type());
   const at::Tensor dots = grad.index_select(0, held.bag)
@@ -235,6 +211,34 @@ at::Tensor compose_bag_weights_backward(
   return at::zeros({input.indices.numel()}, dots.options())
       .index_copy_(0, held.places, dots)
       .to(grad.scalar_type());
+}
+
+}  // namespace
+
+at::Tensor bag_bounds_composed(const BagIndices& input, int64_t rows) {
+  BagIndices on_cpu = input;
+  on_cpu.indices = input.indices.cpu().contiguous();
+  on_cpu.offsets = input.offsets.cpu();
+  const auto bounds = bag_bounds(on_cpu);
+  const auto bad =
+      first_outside(on_cpu.indices.narrow(0, 0, bounds.back()), rows);
+  if (bad.has_value()) {
+    throw_outside_bag_table(*bad, rows);
+  }
+  return at::tensor(at::IntArrayRef(bounds), at::kLong)
+      .to(input.indices.device());
+}
+
+const BagKernels& bag_kernels_composed() {
+  static constexpr BagKernels kernels{
+      composed_counts,
+      bag_bounds_composed,
+      composed_pool,
+      composed_max,
+      composed_backward,
+      composed_step,
+      composed_weights_backward};
+  return kernels;
 }
 
 }  // namespace tessera::detail

@@ -1,0 +1,10 @@
+// The parts of lookup_kernels_cuda() that have files of their own.
+#pragma once
+
+#include "kernels/lookup/route.h"
+
+namespace tessera::detail {
+
+decltype(route_rows) route_rows_cuda;
+
+}  // namespace tessera::detail
