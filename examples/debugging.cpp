@@ -1,4 +1,4 @@
-// Three ways of seeing what happens: who holds what, how a layout came about,
+// Three views of what happens: who holds what, how a layout came about,
 // what was sent. docs/debugging.md explains the output.
 #include <tessera/tessera.h>
 #include <torch/torch.h>

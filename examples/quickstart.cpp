@@ -3,7 +3,7 @@
 //
 //   quickstart                       four ranks, simulated in this process
 //   torchrun --no-python --nproc-per-node 4 quickstart      four processes
-//   quickstart --ranks 1024 --meta   no data: layouts and communication alone
+//   quickstart --ranks 1024 --meta   no data: only layouts and communication
 #include <tessera/tessera.h>
 #include <torch/torch.h>
 

@@ -232,8 +232,8 @@ void fill_missing(
   }
 }
 
-// Which gradient does not lie as its leaf; empty if none. A pending reduction's
-// is replicated.
+// Which gradient is not placed as its leaf; empty if none. A pending
+// reduction's is replicated.
 std::string misplaced_gradient(
     const std::vector<at::Tensor>& gradients,
     const std::vector<Placements>& leaves) {

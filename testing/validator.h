@@ -1,7 +1,7 @@
 // Checks rules by brute force, both ways, on ranks that are nothing but a loop:
 // inputs are split as a row says, the op is called on the parts, and the
 // results, put together as the row says, must be those of the whole. A row that
-// fails is wrong. A way to lay the inputs out that works but has no row is
+// fails is wrong. A layout of the inputs that works but has no row is
 // missing.
 #pragma once
 

@@ -29,8 +29,8 @@ class Case {
   // Of the results, one a return (a list's: its first tensor's).
   const std::vector<Sizes>& output_sizes() const { return output_sizes_; }
 
-  // The results of all ranks of a 1-d mesh, by rank, when the inputs lie as
-  // `in` says and the rule makes local arguments for results that lie as `out`
+  // The results of all ranks of a 1-d mesh, by rank, when the inputs are placed
+  // as `in` says and the rule makes local arguments for results placed as `out`
   // says. Throws what the op throws.
   std::vector<torch::jit::Stack> run(
       const DeviceMesh& mesh, const Placed& in, const Placed& out) const;

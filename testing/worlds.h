@@ -37,7 +37,7 @@ void for_each_mesh_dim(
     const std::function<void(const DeviceMesh&, int64_t dim)>& body);
 
 // Whether no rank of the mesh lives in this process. Tensors on it are then
-// known by their layout alone: there is nothing to compare.
+// known only by their layout: there is nothing to compare.
 bool outside(const DeviceMesh& mesh);
 
 // 1, 2, 3, 4, 2x2 and 2x2x2 ranks.

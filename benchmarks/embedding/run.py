@@ -63,7 +63,7 @@ def gain(theirs, mine, goal=None):
 
 def torch_times(name, torch):
     """Torch's own lookup of that name; its gradients are dense, and come of
-    the reduced rows alone."""
+    only the reduced rows."""
     name = name.replace(", sparse", ", dense")
     return torch.get(name, {}).get("torch")
 

@@ -161,7 +161,7 @@ int main(int argc, char** argv) {
   std::string variant;
   app.add_option("--rounds", rounds, "Measurements of each variant");
   app.add_option("--only", only, "Lookups whose name has this in it");
-  app.add_option("--variant", variant, "The variant of this name alone");
+  app.add_option("--variant", variant, "Only the variant of this name");
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);

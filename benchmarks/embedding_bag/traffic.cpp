@@ -6,10 +6,10 @@ namespace tessera::bench {
 
 namespace {
 
-constexpr int64_t kNoticeBytes = 72;
+constexpr int64_t kRequestBytes = 72;
 constexpr int64_t kIndexBytes = 4;    // fewer rows than an int32 counts
 constexpr int64_t kElementBytes = 4;  // float
-constexpr int64_t kWinnerBytes = 1;   // bags of at most 255 entries
+constexpr int64_t kArgmaxBytes = 1;   // bags of at most 255 entries
 
 struct Asked {
   int64_t pairs = 0;    // of a bag and an owner
@@ -21,8 +21,8 @@ int64_t ranks_of(const BagBatch& batch) {
   return static_cast<int64_t>(batch.indices.size());
 }
 
-int64_t notices(const BagBatch& batch) {
-  return kNoticeBytes * (ranks_of(batch) - 1);
+int64_t requests(const BagBatch& batch) {
+  return kRequestBytes * (ranks_of(batch) - 1);
 }
 
 // What one rank asks of one other.
@@ -73,9 +73,9 @@ Exchange exchange(const BagBatch& batch) {
 BagTraffic pooled_traffic(const BagBatch& batch, const std::string& mode) {
   const auto sum = exchange(batch);
   const int64_t result =
-      kElementBytes + (mode == "max" ? kWinnerBytes : int64_t{0});
+      kElementBytes + (mode == "max" ? kArgmaxBytes : int64_t{0});
   return {
-      notices(batch) + kIndexBytes * (sum.asks.pairs + sum.asks.entries) +
+      requests(batch) + kIndexBytes * (sum.asks.pairs + sum.asks.entries) +
           result * batch.size.columns * sum.asked.pairs,
       kElementBytes * batch.size.columns * sum.asks.pairs};
 }
@@ -84,7 +84,7 @@ BagTraffic rows_traffic(const BagBatch& batch) {
   const auto sum = exchange(batch);
   const int64_t row = kElementBytes * batch.size.columns;
   return {
-      notices(batch) + kIndexBytes * sum.asks.rows + row * sum.asked.rows,
+      requests(batch) + kIndexBytes * sum.asks.rows + row * sum.asked.rows,
       row * sum.asks.rows};
 }
 
@@ -104,7 +104,7 @@ BagTraffic columns_traffic(const BagBatch& batch) {
   const auto& size = batch.size;
   const int64_t held = size.columns / ranks_of(batch);
   return {
-      notices(batch) + others * kIndexBytes * size.bags * (1 + size.entries) +
+      requests(batch) + others * kIndexBytes * size.bags * (1 + size.entries) +
           kElementBytes * held * others * size.bags,
       kElementBytes * (size.columns - held) * size.bags};
 }

@@ -103,7 +103,7 @@ std::vector<at::Tensor> zipf_inputs() {
   return inputs;
 }
 
-// On huge pages, as the library lays tables.
+// On huge pages, as the library places tables.
 at::Tensor make_table() {
   const at::Tensor table = at::empty({kRows, kColumns});
   prefer_huge_pages(table);

@@ -17,28 +17,29 @@
 
 namespace {
 
+using tessera::bench::Method;
 using tessera::bench::RawGroup;
-using tessera::bench::Way;
 
 // Milliseconds until the slowest rank is done.
-double measure(RawGroup& group, const Way& way) {
-  if (way.prepare) {
-    way.prepare();
+double measure(RawGroup& group, const Method& method) {
+  if (method.prepare) {
+    method.prepare();
   }
   group.barrier();
   const auto start = std::chrono::steady_clock::now();
-  way.run();
+  method.run();
   const std::chrono::duration<double, std::milli> took =
       std::chrono::steady_clock::now() - start;
   return group.max(took.count());
 }
 
 // Both make the same tensor, or the comparison means nothing.
-void check_equal(const std::string& move, const Way& way, const Way& ours) {
-  if (way.prepare) {
-    way.prepare();
+void check_equal(
+    const std::string& move, const Method& method, const Method& ours) {
+  if (method.prepare) {
+    method.prepare();
   }
-  const auto expected = way.run();
+  const auto expected = method.run();
   if (!expected.defined()) {
     return;
   }
@@ -47,7 +48,7 @@ void check_equal(const std::string& move, const Way& way, const Way& ours) {
       "[bench_redistribute] ",
       move,
       " differs from ",
-      way.name);
+      method.name);
 }
 
 }  // namespace
@@ -57,7 +58,7 @@ int main(int argc, char** argv) {
   int64_t n = 4096;
   int rounds = 10;
   app.add_option("--size", n, "Rows and columns of the matrix");
-  app.add_option("--rounds", rounds, "Measurements of each way");
+  app.add_option("--rounds", rounds, "Measurements of each method");
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
@@ -69,17 +70,17 @@ int main(int argc, char** argv) {
 
   nlohmann::ordered_json times;
   for (const auto& move : moves) {
-    for (const auto& way : move.raw) {
-      check_equal(move.name, way, move.ours);
+    for (const auto& method : move.raw) {
+      check_equal(move.name, method, move.ours);
     }
   }
-  // Round by round over all ways, so that a busy moment hits each alike.
+  // Round by round over all methods, so that a busy moment hits each alike.
   for (int round = 0; round < rounds; ++round) {
     for (const auto& move : moves) {
       auto& of_move = times[move.name];
       of_move["ours"].push_back(measure(group, move.ours));
-      for (const auto& way : move.raw) {
-        of_move["raw"][way.name].push_back(measure(group, way));
+      for (const auto& method : move.raw) {
+        of_move["raw"][method.name].push_back(measure(group, method));
       }
     }
   }

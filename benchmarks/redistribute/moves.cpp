@@ -8,7 +8,7 @@ namespace tessera::bench {
 
 namespace {
 
-Way ours(const DTensor& tensor, const Placement& to) {
+Method ours(const DTensor& tensor, const Placement& to) {
   return {
       "ours", nullptr, [=] { return tensor.redistribute({to}).to_local(); }};
 }
@@ -145,7 +145,7 @@ class Maker {
 }  // namespace
 
 std::vector<Move> moves(const DeviceMesh& mesh, RawGroup& group, int64_t n) {
-  // The ways refer to its buffers for as long as the program runs.
+  // The methods refer to its buffers for as long as the program runs.
   static Maker* maker = nullptr;
   TORCH_CHECK(maker == nullptr, "moves() may be called once");
   maker = new Maker(mesh, group, n);

@@ -59,7 +59,7 @@ def main():
     rows = []
     for move, times in ours.items():
         mine = min(times["ours"])
-        # A way that moves the bytes only, without making the result, is shown
+        # A method that moves the bytes only, without making the result, is shown
         # but not raced against.
         complete = {name: samples for name, samples in times["raw"].items()
                     if name != "all_to_all of packed bytes"}

@@ -25,7 +25,8 @@ enum class LookupStrategy : uint8_t {
   // Each distinct index goes to the rank that holds its row, and the row comes
   // back; of bags, the rows or what they are pooled to. Three collectives;
   // sends only what is asked for. Where several mesh dimensions shard a table's
-  // rows, its shards are meta tensors, or indices are not cut between bags,
+  // rows, its shards are meta tensors, or shards of the indices do not hold
+  // whole bags,
   // Gather is used instead.
   Exchange,
 };

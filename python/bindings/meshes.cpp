@@ -21,8 +21,8 @@ std::vector<std::string> names_of(const Names& names) {
   return names.value_or(std::vector<std::string>());
 }
 
-// How many ranks the world of a mesh has. A mesh knows its world's number
-// alone; it is made while that world is the current one, and asked later.
+// How many ranks the world of a mesh has. A mesh knows only its world's
+// number; it is made while that world is the current one, and asked later.
 std::unordered_map<uint64_t, int64_t>& world_sizes() {
   static auto* const sizes = new std::unordered_map<uint64_t, int64_t>;
   return *sizes;

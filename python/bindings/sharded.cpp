@@ -155,8 +155,8 @@ void bind_tensor(py::module_& m) {
           py::arg("spec"),
           py::kw_only(),
           py::arg("same_on_all_ranks") = false,
-          "Cuts a plain tensor up. The value is the lowest rank's, which deals "
-          "it out, unless it is known to be the same on all ranks. Keeps "
+          "Cuts a plain tensor up. The value is the lowest rank's, which "
+          "scatters it, unless it is known to be the same on all ranks. Keeps "
           "requires_grad.")
       .def_static(
           "from_local_shards",

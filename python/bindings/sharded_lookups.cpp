@@ -76,7 +76,7 @@ std::vector<std::optional<at::Tensor>> for_ranks(
   return values;
 }
 
-// The inputs of the ranks that live here; one tensor alone is this process's.
+// The inputs of the ranks that live here; a single tensor is this process's.
 // Something else is wrong for each of them.
 std::vector<at::Tensor> as_inputs(
     py::handle input, const ShardedTensor& weight) {
@@ -177,11 +177,11 @@ py::object embedding_bag(
   const auto inputs = as_inputs(input, table);
   const size_t count = inputs.size();
   const auto bounds = for_ranks(offsets, count, "embedding_bag", "offsets");
-  const auto factors = for_ranks(
+  const auto per_sample_weights = for_ranks(
       per_sample_weights, count, "embedding_bag", "per_sample_weights");
   std::vector<BagInput> by_rank;
   for (size_t i = 0; i < count; ++i) {
-    by_rank.push_back({inputs[i], bounds[i], factors[i]});
+    by_rank.push_back({inputs[i], bounds[i], per_sample_weights[i]});
   }
   std::vector<at::Tensor> bags;
   {

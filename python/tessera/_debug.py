@@ -187,7 +187,7 @@ def sharding_svg(dtensor: torch.Tensor) -> str:
 def visualize_sharding(
     dtensor: torch.Tensor, header: str = "", use_rich: bool = False
 ) -> None:
-    """Prints who holds what. `use_rich` is there for torch's sake alone."""
+    """Prints who holds what. `use_rich` is there only for torch's sake."""
     del use_rich
     if header:
         print(header)

@@ -28,8 +28,8 @@ def distribute_tensor(
 ) -> torch.Tensor:
     """Lays a plain tensor out over a mesh; replicated without placements.
 
-    The value is that of the first rank of each mesh dimension, which deals it
-    out. With `src_data_rank=None` every rank is known to hold the same value:
+    The value is that of the first rank of each mesh dimension, which
+    scatters it. With `src_data_rank=None` every rank is known to hold the same value:
     each takes its part of it and nothing is sent. The result keeps
     requires_grad and is a leaf; a parameter gives a parameter.
     """
@@ -62,7 +62,7 @@ def _same_everywhere(src_data_rank: int | None) -> bool:
     if src_data_rank not in (0, None):
         raise NotImplementedError(
             "[distribute_tensor] expected src_data_rank 0 or None, got "
-            f"{src_data_rank}: only the first rank can deal its value out"
+            f"{src_data_rank}: only the first rank can scatter its value"
         )
     return src_data_rank is None
 

@@ -1,4 +1,4 @@
-"""Distributed tensors from nothing: each rank makes its own shard alone."""
+"""Distributed tensors from nothing: each rank makes only its own shard."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -60,7 +60,7 @@ def rebuild_dtensor(
     else:
         mine = _shards_of_this_process(shards, ours.local_ranks, held)
     if not mine:
-        # A rank outside the mesh shows the dtype and the dimensions alone.
+        # A rank outside the mesh shows only the dtype and the dimensions.
         mine = [shards[0].new_empty((0,) * len(shape))]
     tensor = _C.from_local(mine, ours, placements, shape=shape, stride=stride)
     return tensor.requires_grad_(requires_grad)

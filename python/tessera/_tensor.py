@@ -108,7 +108,7 @@ _PROPERTIES = {
     "_local_tensor": _C.to_local,
     "_spec": _C.spec,
 }
-# What torch.Tensor gets, for distributed tensors alone.
+# What torch.Tensor gets, only for distributed tensors.
 ATTRIBUTES = (*_METHODS, *_PROPERTIES)
 
 

@@ -77,32 +77,32 @@ def is_tensor(value):
 
 
 def placements_of(tensor):
-    """The ways one tensor may lie on a mesh of one dimension."""
-    ways = [Replicate()] + [Shard(d) for d in range(tensor.dim())]
+    """The placements of one tensor on a mesh of one dimension."""
+    options = [Replicate()] + [Shard(d) for d in range(tensor.dim())]
     # Numbers of eight bits cannot be added.
     if (tensor.is_floating_point() or tensor.is_complex()) and tensor.element_size() > 1:
-        ways.append(Partial())
-    return ways
+        options.append(Partial())
+    return options
 
 
 def layouts_of(tensors, limit, seed):
     """Each tensor by itself in each of its layouts, all alike, then a mixture."""
-    ways = [placements_of(t) for t in tensors]
+    options = [placements_of(t) for t in tensors]
     replicated = tuple(Replicate() for _ in tensors)
     chosen = [replicated]
     first = lambda w: w[1] if len(w) > 1 else w[0]
-    chosen.append(tuple(first(w) for w in ways))
-    chosen.append(tuple(w[-1] for w in ways))
+    chosen.append(tuple(first(w) for w in options))
+    chosen.append(tuple(w[-1] for w in options))
     single = [
-        replicated[:i] + (way,) + replicated[i + 1 :]
+        replicated[:i] + (option,) + replicated[i + 1 :]
         for i in range(len(tensors))
-        for way in ways[i][1:]
+        for option in options[i][1:]
     ]
     rng = random.Random(seed)
     rng.shuffle(single)
     chosen += single
     for _ in range(limit):
-        chosen.append(tuple(rng.choice(w) for w in ways))
+        chosen.append(tuple(rng.choice(w) for w in options))
     unique = list(dict.fromkeys(chosen))
     return unique[:limit]
 

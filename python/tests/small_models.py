@@ -1,6 +1,6 @@
 """Small models in the style of today's architectures, as a program would have them.
 
-Each builds on torch alone. MODELS gives, by name, a module and its inputs; calling
+Each builds only on torch. MODELS gives, by name, a module and its inputs; calling
 the module with the inputs gives the loss.
 """
 

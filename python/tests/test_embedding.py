@@ -84,16 +84,16 @@ def body_bags_train(here):
 
 def body_bag_forward(here):
     mesh = mesh_here()
-    ids, factors = torch.randint(0, ROWS, (5, 3)), torch.randn(5, 3)
+    ids, per_sample_weights = torch.randint(0, ROWS, (5, 3)), torch.randn(5, 3)
     for placement in LAYOUTS:
         bag = nn.EmbeddingBag(ROWS, COLUMNS, mode="sum")
         ours = distributed(bag, mesh, placement)
         out = ours(
             ts.distribute_tensor(ids, mesh),
-            per_sample_weights=ts.distribute_tensor(factors, mesh),
+            per_sample_weights=ts.distribute_tensor(per_sample_weights, mesh),
         )
         torch.testing.assert_close(
-            out.full_tensor(), bag(ids, per_sample_weights=factors)
+            out.full_tensor(), bag(ids, per_sample_weights=per_sample_weights)
         )
         last = nn.EmbeddingBag(ROWS, COLUMNS, include_last_offset=True)
         ours = distributed(last, mesh, placement)
@@ -209,7 +209,7 @@ def body_bag_strategies(here):
 
 
 def body_index_errors(here):
-    """On every rank, though one alone has the index; nothing is left hanging."""
+    """On every rank, though only one has the index; nothing is left hanging."""
     mesh = mesh_here()
     for placement, batch in itertools.product(
         LAYOUTS, (Replicate(), Shard(0))

@@ -1,4 +1,4 @@
-"""Every module of torch.nn, sharded in every way, against one device.
+"""Every module of torch.nn, in every sharding, against one device.
 
 The table names each module that torch exports; a module that torch gains and
 the table lacks fails a test.

@@ -16,7 +16,7 @@ SCOPES = {
     "World": lambda: ts.simulate(2),
     "DeviceMesh": lambda: ts.init_device_mesh("cpu", (4,)),
 }
-# Those that change something of their thread alone.
+# Those that change something only of their thread.
 OF_A_THREAD = ["EmbeddingScope", "implicit_replication", "DeviceMesh"]
 NOTHING = (None, None, None)
 

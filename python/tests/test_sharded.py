@@ -156,9 +156,9 @@ def check_against_one_device(here, dim, offsets, **options):
             torch.cat([s, torch.tensor([i.numel()])])
             for s, i in zip(starts, inputs)
         ]
-    factors = [None] * RANKS
+    per_sample_weights = [None] * RANKS
     if options.pop("weighted", False):
-        factors = [
+        per_sample_weights = [
             (torch.arange(i.numel()).view(i.shape) / 4 - 1).requires_grad_()
             for i in inputs
         ]
@@ -168,7 +168,7 @@ def check_against_one_device(here, dim, offsets, **options):
             inputs[rank],
             table,
             starts[rank],
-            per_sample_weights=factors[rank],
+            per_sample_weights=per_sample_weights[rank],
             **options,
         )
         for rank in range(RANKS)
@@ -177,7 +177,7 @@ def check_against_one_device(here, dim, offsets, **options):
         (bags * (rank + 1)).square().sum().backward()
     weight = ShardedTensor.from_full(make_table(), spec_of(dim))
     weight.requires_grad_()
-    own = [None if f is None else f.detach().requires_grad_() for f in factors]
+    own = [None if f is None else f.detach().requires_grad_() for f in per_sample_weights]
     found = listed(
         sharded_embedding_bag(
             mine(here, inputs),
@@ -199,7 +199,7 @@ def check_against_one_device(here, dim, offsets, **options):
     assert weight.grad.sharding_spec() == weight.sharding_spec()
     for rank in here:
         if own[rank] is not None:
-            torch.testing.assert_close(own[rank].grad, factors[rank].grad)
+            torch.testing.assert_close(own[rank].grad, per_sample_weights[rank].grad)
 
 
 def body_bags(here):
@@ -212,7 +212,7 @@ def body_bags(here):
             )
 
 
-def body_bags_with_factors(here):
+def body_bags_with_weights(here):
     for dim, offsets in itertools.product((0, 1), (False, True)):
         check_against_one_device(
             here, dim, offsets, mode="sum", weighted=True
@@ -404,7 +404,7 @@ test_simulated, test_processes = in_both_worlds(
     body_order_of_ranks,
     body_errors_of_the_tensor,
     body_bags,
-    body_bags_with_factors,
+    body_bags_with_weights,
     body_bags_with_last_offset,
     body_ways,
     body_max_norm,

@@ -61,13 +61,13 @@ test_simulated, test_processes = in_both_worlds(
 )
 
 
-def test_the_plain_door_notices_in_a_simulated_world(mesh):
+def test_plain_from_local_finds_out_in_a_simulated_world(mesh):
     locals_ = [torch.ones(4 if r < 3 else 3, 2) for r in range(RANKS)]
     with pytest.raises(ValueError, match="pass uneven=True, or shape"):
         DTensor.from_local(locals_, mesh, [Shard(0)])
 
 
-def unnoticed(rank):
+def not_found_out(rank):
     mesh = ts.init_device_mesh("cpu", (RANKS,))
     x = DTensor.from_local(torch.ones(4 if rank < 3 else 3, 2), mesh, [Shard(0)])
     with pytest.raises(RuntimeError) as error:
@@ -76,5 +76,5 @@ def unnoticed(rank):
     assert "need its option uneven, or shape" in str(error.value)
 
 
-def test_the_plain_door_notices_with_the_next_collective():
-    run(unnoticed)
+def test_plain_from_local_finds_out_with_the_next_collective():
+    run(not_found_out)

@@ -1,4 +1,4 @@
-"""Wrong arguments are refused in a sentence, at every door of the package."""
+"""Wrong arguments are refused in a sentence, by every function of the package."""
 
 import inspect
 import random
@@ -100,7 +100,7 @@ def things(mesh):
     }
 
 
-def doors(mesh, things):
+def functions(mesh, things):
     """Everything in the package that takes arguments, by name."""
     x = things["dtensors"]
     found = {}
@@ -151,10 +151,10 @@ def doors(mesh, things):
     return found
 
 
-def names_of(door):
+def names_of(function):
     """What the arguments are called, and one that is not."""
     try:
-        names = list(inspect.signature(door).parameters)
+        names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         names = [
             "tensor",
@@ -176,16 +176,16 @@ def names_of(door):
 def test_no_door_dumps_signatures(mesh, things, seed):
     draw = random.Random(seed)
     values = list(things.values())
-    everything = doors(mesh, things)
+    everything = functions(mesh, things)
     assert len(everything) > 50
-    for name, door in everything.items():
+    for name, function in everything.items():
         for _ in range(30):
             args = [draw.choice(values) for _ in range(draw.randrange(5))]
             kwargs = {
-                draw.choice(names_of(door)): draw.choice(values)
+                draw.choice(names_of(function)): draw.choice(values)
                 for _ in range(draw.choice([0, 0, 1, 2]))
             }
-            check(door, *args, **kwargs)
+            check(function, *args, **kwargs)
 
 
 def test_each_kind_as_each_argument(mesh, things):
@@ -217,10 +217,10 @@ def test_each_kind_as_each_argument(mesh, things):
         (things["dtensors"].redistribute, [mesh, [Replicate()]]),
         (things["dtensors"].shard, [0]),
     ]
-    for door, args in good:
+    for function, args in good:
         for i in range(len(args)):
             for value in things.values():
-                check(door, *args[:i], value, *args[i + 1 :])
+                check(function, *args[:i], value, *args[i + 1 :])
 
 
 @pytest.mark.parametrize(
@@ -343,10 +343,10 @@ def test_odd_tensors_are_refused_by_name(mesh, things):
 
 def test_wrapped_tensors_at_every_door(mesh, things):
     def body(t):
-        for door in doors(mesh, things).values():
-            check(door, t)
-            check(door, t, mesh)
-            check(door, [t], mesh, [Shard(0)])
-            check(door, [t], things["sharded"])
+        for function in functions(mesh, things).values():
+            check(function, t)
+            check(function, t, mesh)
+            check(function, [t], mesh, [Shard(0)])
+            check(function, [t], things["sharded"])
 
     wrapped_by_functorch(body)

@@ -49,7 +49,7 @@ std::string label_of(const Spec& spec, const std::vector<int64_t>& positions) {
     std::sort(holders.begin(), holders.end());
     return rank_list(holders);
   }
-  // The terms of one reduction differ on its mesh dimensions alone, and belong
+  // The terms of one reduction differ only on its mesh dimensions, and belong
   // to one copy of a sliced mesh.
   std::map<std::vector<int64_t>, std::vector<int64_t>> groups;
   for (const int64_t position : positions) {

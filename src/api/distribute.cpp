@@ -40,8 +40,8 @@ std::vector<detail::Parts> parts_after(
   return parts;
 }
 
-// Mesh dimension by mesh dimension, the first rank deals its value out.
-Shards deal_out(const Spec& spec, const at::Tensor& value) {
+// Mesh dimension by mesh dimension, the first rank scatters its value.
+Shards scatter_value(const Spec& spec, const at::Tensor& value) {
   auto& comm = detail::collectives(spec.mesh);
   Shards shards(spec.mesh.local_positions().size(), value);
   for (int64_t m = 0; m < spec.mesh.ndim(); ++m) {
@@ -135,7 +135,7 @@ at::Tensor distribute_value(
     value = value.to(device);
   }
   auto shards = options.same_on_all_ranks ? cut_out(*spec, value)
-                                          : deal_out(*spec, value);
+                                          : scatter_value(*spec, value);
   own_memory(shards, value);
   return detail::make_distributed(std::move(spec), std::move(shards));
 }

@@ -117,9 +117,9 @@ bool is_tensor_list(const c10::Type& type) {
          is_tensor(*type.castRaw<c10::ListType>()->getElementType());
 }
 
-// Deals specs and other values out to the arguments of a schema; nullopt if
+// Assigns specs and other values to the arguments of a schema; nullopt if
 // some are left over or missing.
-std::optional<Arguments> deal_out(
+std::optional<Arguments> assign_arguments(
     const c10::FunctionSchema& schema,
     c10::ArrayRef<SpecPtr> specs,
     c10::ArrayRef<c10::IValue> others) {
@@ -164,7 +164,7 @@ std::string explain(
     c10::ArrayRef<SpecPtr> specs,
     c10::ArrayRef<c10::IValue> others) {
   return explain_first_fitting(op, [&](const c10::FunctionSchema& schema) {
-    return deal_out(schema, specs, others);
+    return assign_arguments(schema, specs, others);
   });
 }
 

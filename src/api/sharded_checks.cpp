@@ -151,18 +151,18 @@ void check_sharded_table(
 LookupQuery checked_query(
     const ShardedTensor& weight, const sharded::EmbeddingFuncOptions& options) {
   check_flags(
-      kLookupDoor,
+      kEmbeddingName,
       options.scale_grad_by_freq,
       options.sparse,
       options.max_norm);
   LookupQuery query;
   query.caller = &kShardedEmbeddingCaller;
   query.padding_idx =
-      checked_padding(kLookupDoor, options.padding_idx, weight.size(0));
+      checked_padding(kEmbeddingName, options.padding_idx, weight.size(0));
   query.pools = false;
   query.max_norm = options.max_norm;
   query.norm_type = options.norm_type;
-  query.step = checked_step(kLookupDoor, options.update, weight);
+  query.step = checked_step(kEmbeddingName, options.update, weight);
   query.strategy =
       BagStrategy::Rows;  // a bag of one is never longer than its row
   return query;
@@ -174,12 +174,12 @@ LookupQuery checked_query(
   LookupQuery query;
   query.mode = bag_mode_of(options.mode);
   check_flags(
-      kBagDoor, options.scale_grad_by_freq, options.sparse, options.max_norm);
+      kBagName, options.scale_grad_by_freq, options.sparse, options.max_norm);
   query.padding_idx =
-      checked_padding(kBagDoor, options.padding_idx, weight.size(0));
+      checked_padding(kBagName, options.padding_idx, weight.size(0));
   query.max_norm = options.max_norm;
   query.norm_type = options.norm_type;
-  query.step = checked_step(kBagDoor, options.update, weight);
+  query.step = checked_step(kBagName, options.update, weight);
   query.strategy = options.strategy;
   return query;
 }

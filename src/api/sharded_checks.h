@@ -1,5 +1,5 @@
-// What the ShardedTensor door requires of its arguments. The texts are those of
-// torch.distributed._shard.
+// What the lookups on ShardedTensors require of their arguments. The texts are
+// those of torch.distributed._shard.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 namespace tessera::detail {
 
 // The public functions, as the texts of errors name them.
-inline constexpr const char* kLookupDoor = "embedding";
-inline constexpr const char* kBagDoor = "embedding_bag";
+inline constexpr const char* kEmbeddingName = "embedding";
+inline constexpr const char* kBagName = "embedding_bag";
 
 // Throws c10::TypeError, c10::ValueError or c10::Error, tagged with `caller`,
 // unless the table is one that can be looked up: 2-d, floating point, row-wise

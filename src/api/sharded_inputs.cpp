@@ -94,7 +94,7 @@ void check_offsets(
 }  // namespace
 
 LookupInput checked_rows(const at::Tensor& input, const ShardedTensor& weight) {
-  check_input(kLookupDoor, input, weight);
+  check_input(kEmbeddingName, input, weight);
   return {input.contiguous(), at::Tensor(), at::Tensor()};
 }
 
@@ -112,9 +112,9 @@ LookupInput checked_bags(
       !input.input.defined() || input.input.dim() <= 2,
       "[embedding_bag] Input more than 2 dims not supported: it has ",
       input.input.dim());
-  check_input(kBagDoor, input.input, weight);
+  check_input(kBagName, input.input, weight);
   check_offsets(input, options);
-  BagInput bags;
+  BagIndices bags;
   bags.indices = input.input.reshape({-1}).contiguous();
   bags.include_last_offset = options.include_last_offset;
   if (input.offsets.has_value()) {

@@ -1,5 +1,5 @@
-// The order of lists of the ShardedTensor door: by rank, where a mesh may have
-// its ranks in any order.
+// The order of lists of the functions on ShardedTensors: by rank, where a mesh
+// may have its ranks in any order.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// Collectives: the one door through which shards of different ranks meet.
+// Collectives: the only place where shards of different ranks meet.
 //
 // Each function takes the shards that live in this process, one for each of
 // mesh.local_positions(), and returns as many. Over processes that is one shard

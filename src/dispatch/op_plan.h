@@ -47,8 +47,8 @@ struct OpPlan {
   bool dtypes_unknown = false;
   // A view's base had to be redistributed: writes to the view are refused.
   bool copies_view = false;
-  // Shards on the meta device, for which many ops have no kernel: the layout
-  // alone says what the results are like.
+  // Shards on the meta device, for which many ops have no kernel: only the
+  // layout says what the results are like.
   bool without_data = false;
 
   // What is written must be redistributed first, and the call planned again.

@@ -31,7 +31,7 @@ bool are_of_equal_rows(c10::IntArrayRef offsets, int64_t entries) {
 
 }  // namespace
 
-bool cut_between_bags(const BagCall& call, int64_t m) {
+bool shards_hold_whole_bags(const BagCall& call, int64_t m) {
   const Spec& batch = *distributed_meta(call.args.indices).spec;
   const auto starts = readable_offsets(call);
   if (!starts.defined()) {

@@ -10,7 +10,7 @@ namespace tessera::detail {
 
 // Whether the chunks of indices along the mesh dimension `m` begin where the
 // chunks of bags do. Every rank has all offsets, and finds the same.
-bool cut_between_bags(const BagCall& call, int64_t m);
+bool shards_hold_whole_bags(const BagCall& call, int64_t m);
 
 // The fingerprint of plain offsets, which may differ from rank to rank, where
 // what is sent hangs on them; 0 for others. Those of rows of equal length are

@@ -140,13 +140,13 @@ BagLocal bags_at(
   return {rows.begin, table.sizes[0], held.begin, held.size, places.begin};
 }
 
-BagInput local_bags(
+BagIndices local_bags(
     const at::Tensor& indices,
     const at::Tensor& offsets,
     const std::optional<at::Tensor>& per_sample_weights,
     const BagArgs& args,
     const BagLocal& local) {
-  BagInput input{
+  BagIndices input{
       .indices = indices,
       .offsets = offsets,
       .include_last_offset = args.include_last_offset,

@@ -19,7 +19,7 @@ struct BagArgs {
   BagMode mode = BagMode::kSum;
   bool include_last_offset = false;
   int64_t padding_idx = -1;  // a row that counts as absent; -1 for none
-  // Where a distributed tensor's indices are cut, the cuts are between bags.
+  // Each shard of a distributed tensor's indices holds whole bags.
   bool whole_bags = false;
   bool sparse = false;  // the gradient holds only the touched rows
   static constexpr auto kMembers = std::tuple{
@@ -56,7 +56,7 @@ BagLocal bags_at(
     const Spec& table, const Spec& batch, int64_t bags, int64_t position);
 
 // The bags of a part, as its indices see them.
-BagInput local_bags(
+BagIndices local_bags(
     const at::Tensor& indices,
     const at::Tensor& offsets,
     const std::optional<at::Tensor>& per_sample_weights,

@@ -46,7 +46,7 @@ struct AskedBags {
   // `request`s of all ranks, unpacked. With `leaders`, a bag whose first entry
   // is elsewhere begins with an entry that this part does not hold: the
   // kernels tell it from the others by that.
-  BagInput input;
+  BagIndices input;
   // [bags, 1], int32: where the asker's entries of each bag begin in `input`.
   at::Tensor firsts;
 };

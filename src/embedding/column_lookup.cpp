@@ -94,8 +94,8 @@ class ColumnLookup final : public TableLookup {
                      input.indices.options().dtype(at::kLong));
   }
 
-  BagInput own_bags(size_t i) const {
-    BagInput own;
+  BagIndices own_bags(size_t i) const {
+    BagIndices own;
     own.indices = input(i).indices.flatten();
     own.offsets = bounds_of(input(i));
     own.include_last_offset = true;
@@ -105,8 +105,8 @@ class ColumnLookup final : public TableLookup {
   }
 
   // The bags of all ranks. A rank alone has them as they are.
-  std::vector<BagInput> gather() const {
-    std::vector<BagInput> all;
+  std::vector<BagIndices> gather() const {
+    std::vector<BagIndices> all;
     for (size_t i = 0; i < request_.inputs.size(); ++i) {
       all.push_back(own_bags(i));
     }
@@ -164,8 +164,8 @@ class ColumnLookup final : public TableLookup {
   }
 
   const ColumnCounts counts_;
-  const std::vector<BagInput> all_;  // the bags of all ranks
-  Shards argmax_;                    // max: of these columns
+  const std::vector<BagIndices> all_;  // the bags of all ranks
+  Shards argmax_;                      // max: of these columns
 };
 
 }  // namespace

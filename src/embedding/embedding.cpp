@@ -61,7 +61,7 @@ bool needs_strategy(const at::Tensor& weight, const at::Tensor& indices) {
   return false;
 }
 
-StrategyChoice choose_strategy(
+StrategyResult choose_strategy(
     const at::Tensor& weight,
     const at::Tensor& indices,
     const LookupArgs& args) {
@@ -74,7 +74,7 @@ StrategyChoice choose_strategy(
                     ? exchange_layout(table, batch, args.sparse)
                     : std::nullopt;
   if (!layout.has_value()) {
-    return StrategyChoice::only_gather();
+    return StrategyResult::only_gather();
   }
   const auto size = lookup_size(
       table,
@@ -82,7 +82,7 @@ StrategyChoice choose_strategy(
       layout->mesh_dim,
       c10::multiply_integers(
           local_shape(batch.sizes, batch.mesh, batch.placements, 0)));
-  return StrategyChoice::of(std::move(*layout), size);
+  return StrategyResult::of(std::move(*layout), size);
 }
 
 // Every rank gets the indices of those with whom it shares the table, and the

@@ -117,7 +117,7 @@ Handshake shake_hands(
   if (failed) {
     collectives(at.mesh).agree(at.mesh, error.text, error.kind);
   }
-  // Everyone sees all fingerprints: nobody goes on alone.
+  // Everyone sees all fingerprints: all ranks throw.
   TORCH_CHECK_VALUE(
       alike,
       "[",

@@ -61,7 +61,7 @@ LookupSize lookup_size(
       width_of(table) * size_of(table.dtype)};
 }
 
-StrategyChoice::StrategyChoice(
+StrategyResult::StrategyResult(
     ExchangeLayout layout, double gather, double exchange)
     : layout_(std::move(layout)), gather_(gather), exchange_(exchange) {
   const auto strategy = EmbeddingScope::current().strategy;
@@ -69,7 +69,7 @@ StrategyChoice::StrategyChoice(
                (strategy == LookupStrategy::Cheapest && exchange < gather);
 }
 
-std::string StrategyChoice::explain(
+std::string StrategyResult::explain(
     std::string_view op, const Spec& table, const Spec& batch) const {
   std::ostringstream text;
   text << op << " on " << table.mesh.str() << "\n"

@@ -33,16 +33,16 @@ LookupSize lookup_size(
     const Spec& table, const Spec& batch, int64_t mesh_dim, int64_t indices);
 
 // How a lookup with sharded indices is carried out, and why.
-class StrategyChoice {
+class StrategyResult {
  public:
   // `size`: LookupSize or BagLookupSize; what it costs either way.
   template <class Size>
-  static StrategyChoice of(ExchangeLayout layout, const Size& size) {
-    return StrategyChoice(
+  static StrategyResult of(ExchangeLayout layout, const Size& size) {
+    return StrategyResult(
         std::move(layout), gather_cost(size), exchange_cost(size));
   }
   // The exchange cannot serve.
-  static StrategyChoice only_gather() { return StrategyChoice(); }
+  static StrategyResult only_gather() { return StrategyResult(); }
 
   // The exchange, where it is taken; nullopt for Gather.
   std::optional<ExchangeLayout> exchange() const {
@@ -53,8 +53,8 @@ class StrategyChoice {
       std::string_view op, const Spec& table, const Spec& batch) const;
 
  private:
-  StrategyChoice() = default;
-  StrategyChoice(ExchangeLayout layout, double gather, double exchange);
+  StrategyResult() = default;
+  StrategyResult(ExchangeLayout layout, double gather, double exchange);
 
   std::optional<ExchangeLayout> layout_;
   double gather_ = 0;  // microseconds

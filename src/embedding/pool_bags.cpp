@@ -68,10 +68,10 @@ std::optional<ExchangeLayout> bag_layout(const BagCall& call, int64_t m) {
   return exchange_layout(table, call.batch(), call.args.options.sparse);
 }
 
-StrategyChoice choose_strategy(const BagCall& call, int64_t m) {
+StrategyResult choose_strategy(const BagCall& call, int64_t m) {
   auto layout = bag_layout(call, m);
   if (!layout.has_value()) {
-    return StrategyChoice::only_gather();
+    return StrategyResult::only_gather();
   }
   const Spec& table = call.table();
   const Spec& batch = call.batch();
@@ -88,7 +88,7 @@ StrategyChoice choose_strategy(const BagCall& call, int64_t m) {
       call.args.per_sample_weights.has_value() ? size_of(table.dtype) : 0,
       call.args.options.mode == BagMode::kMax ? columns * size_of(at::kInt)
                                               : 0};
-  return StrategyChoice::of(std::move(*layout), size);
+  return StrategyResult::of(std::move(*layout), size);
 }
 
 // Whether bags of this layout may be exchanged, so that a handshake comes
@@ -191,7 +191,7 @@ at::Tensor exchange_bags(
 
 at::Tensor pool_bags(BagCall call) {
   const int64_t m = batch_dim(call.batch());
-  const bool whole_bags = m >= 0 && cut_between_bags(call, m);
+  const bool whole_bags = m >= 0 && shards_hold_whole_bags(call, m);
   call.args.options.whole_bags = whole_bags;
   const uint64_t offsets = offsets_to_compare(call);
   if (whole_bags && call.table().placements[m].is_replicate()) {
@@ -218,7 +218,7 @@ at::Tensor pool_bags(BagCall call) {
 std::string explain_bags(BagCall call) {
   constexpr const char* kOp = "aten._embedding_bag.default";
   const int64_t m = batch_dim(call.batch());
-  call.args.options.whole_bags = m >= 0 && cut_between_bags(call, m);
+  call.args.options.whole_bags = m >= 0 && shards_hold_whole_bags(call, m);
   if (call.args.options.whole_bags && call.table().placements[m].is_shard(0)) {
     return choose_strategy(call, m).explain(kOp, call.table(), call.batch());
   }

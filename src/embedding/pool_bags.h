@@ -24,10 +24,10 @@ struct BagCall {
   }
 };
 
-// The pooled rows of all bags. Where indices are cut between bags, each rank
-// has those of its indices. Communicates as EmbeddingScope says. Throws
-// c10::IndexError on every rank if one of them has an index outside the table,
-// and c10::ValueError if plain offsets differ where indices are sharded.
+// The pooled rows of all bags. Where shards of the indices hold whole bags,
+// each rank has those of its indices. Communicates as EmbeddingScope says.
+// Throws c10::IndexError on every rank if one of them has an index outside the
+// table, and c10::ValueError if plain offsets differ where indices are sharded.
 at::Tensor pool_bags(BagCall call);
 
 // Which strategy pool_bags would take, as text.

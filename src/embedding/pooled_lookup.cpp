@@ -200,7 +200,7 @@ class PooledLookup final : public TableLookup {
       side.asked_entries.push_back(request.indices);
     }
     if (query().mode == BagMode::kMean) {
-      const BagInput own{
+      const BagIndices own{
           .indices = input(i).indices,
           .offsets = input(i).bounds,
           .include_last_offset = true,

@@ -69,7 +69,7 @@ class RowLookup final : public TableLookup {
   BagPart fetched_part(size_t i) const { return {0, wanted(i) + 1}; }
 
   // The rank's bags, as entries of the rows fetched.
-  BagInput bags(size_t i) const {
+  BagIndices bags(size_t i) const {
     return {
         .indices = exchange_.route(i).place,
         .offsets = input(i).bounds,
@@ -129,7 +129,7 @@ class RowLookup final : public TableLookup {
   // Each row asked for is a bag of one entry.
   void step(size_t i, const at::Tensor& shard, const at::Tensor& given) const {
     const auto& asked = exchange_.asked(i);
-    const BagInput input{
+    const BagIndices input{
         .indices = asked,
         .offsets = at::arange(asked.size(0), asked.options().dtype(at::kLong)),
         .padding_idx = query().padding_idx};

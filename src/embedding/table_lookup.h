@@ -1,7 +1,7 @@
 // Lookups by ranks that share a table and have inputs of their own: any number
 // of rows or bags, of any length, on each rank. What at::embedding,
 // at::embedding_bag and the functions on ShardedTensors share: what is asked,
-// and the autograd node. The ways to answer are classes of their own: rows that
+// and the autograd node. The strategies are classes of their own: rows that
 // move (row_lookup.h), bags that owners pool (pooled_lookup.h), and
 // column-wise sharded tables (column_lookup.h).
 #pragma once

@@ -1,7 +1,7 @@
 // Batch norm over the whole batch, however it is sharded: the statistics and
-// the running statistics are those of one device. Between ranks travel sums of
-// channels alone: means and variances on the way there, the sums that the
-// gradients of weight and bias are made of on the way back.
+// the running statistics are those of one device. Ranks send each other only
+// sums of channels: means and variances forward, and backward the sums that the
+// gradients of weight and bias are made of.
 #include <ATen/ops/add.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>

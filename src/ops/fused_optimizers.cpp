@@ -1,6 +1,6 @@
 // The fused optimizer steps: each tensor of each list is stepped by itself, so
-// every rank steps its shards. Boxed, since the ops differ in their numbers
-// alone.
+// every rank steps its shards. Boxed, since the ops differ only in their
+// numbers.
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "comm/comm_event.h"

@@ -16,9 +16,9 @@ namespace tessera::detail {
 namespace {
 
 // Autograd looks at the entries of the gradient that it gives to a parameter.
-// It then makes another tensor of them, which would lie as entries do, unless
-// somebody else holds the gradient: in that case it clones it. So the gradient
-// is held from the look to the clone.
+// It then makes another tensor of them, which would be placed as entries are,
+// unless somebody else holds the gradient: in that case it clones it. So the
+// gradient is held from the look to the clone.
 at::Tensor& held_gradient() {
   static thread_local at::Tensor held;
   return held;

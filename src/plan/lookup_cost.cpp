@@ -44,7 +44,7 @@ double gather_cost(const BagLookupSize& size) {
 }
 
 double exchange_cost(const BagLookupSize& size) {
-  constexpr int64_t kNoticeBytes = 72;
+  constexpr int64_t kRequestBytes = 72;
   const auto& [ranks, indices, index_bytes, row_bytes] = size.entries;
   const auto all_to_all = [ranks = ranks](int64_t bytes) {
     return step_cost(Step::Kind::AllToAll, bytes, ranks);
@@ -61,7 +61,7 @@ double exchange_cost(const BagLookupSize& size) {
   }
   const double rows =
       all_to_all(indices * index_bytes) + all_to_all(indices * row_bytes);
-  return all_to_all(ranks * kNoticeBytes) + std::min(pooled, rows);
+  return all_to_all(ranks * kRequestBytes) + std::min(pooled, rows);
 }
 
 }  // namespace tessera::detail

@@ -25,7 +25,7 @@ double exchange_cost(const LookupSize& size);
 struct BagLookupSize {
   LookupSize entries;
   int64_t bags;                     // of one rank
-  int64_t per_sample_weight_bytes;  // of an entry's factor; 0 for none
+  int64_t per_sample_weight_bytes;  // of one entry; 0 for none
   int64_t argmax_bytes;             // of the argmax of a bag; 0 for other modes
 };
 

@@ -32,7 +32,7 @@ std::vector<LocalArgument> part_arguments(const Places& at) {
         view.inputs[at.table],
         view.position);
   };
-  // Bags are dealt out as their indices are: the caller has seen to it that
+  // Bags are sharded as their indices are: the caller has seen to it that
   // they begin where the chunks of indices do.
   const auto bags = [at](const OpCall& call, const LocalView& view) {
     return local_range(
@@ -93,7 +93,7 @@ Rows bag_rows(const OpCall& call) {
 }
 
 // bag_backward(grad[b, d], indices, offsets, weight, per_sample_weights?,
-//   argmax) -> [v, d]. Of the table its layout alone is read.
+//   argmax) -> [v, d]. Of the table only the layout is read.
 Rows bag_backward_rows(const OpCall& call) {
   const bool max = call.integer("mode") == kMax;
   Rows rows{

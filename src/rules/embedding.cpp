@@ -55,7 +55,7 @@ Rows lookup_rows_of(const OpCall& call) {
 }
 
 // lookup_backward(grad[..., d], indices[...], weight[v, d]) -> [v, d]
-// Of the table its layout alone is read.
+// Of the table only the layout is read.
 Rows lookup_backward_rows(const OpCall& call) {
   check_whole_table(call, 2);
   const int64_t n = call.tensor(1).dim();

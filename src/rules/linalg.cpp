@@ -30,7 +30,7 @@ Placement own_placement(
   return own >= 0 && tensor.sizes[own] != 1 ? S(own) : R;
 }
 
-// An op that looks for errors itself would find them on one rank alone.
+// An op that looks for errors itself would find them on only one rank.
 bool raises_alone(const OpCall& call) {
   return call.has("check_errors") && call.boolean("check_errors");
 }
@@ -164,8 +164,8 @@ std::vector<Sizes> cholesky_solve_sizes(const OpCall& call) {
       call, {2, 2}, Sizes{right[right.size() - 2], right.back()})};
 }
 
-// _linalg_solve_ex(A, B) -> result, LU, pivots, info: the last three are of A
-// alone, whose batch may be the smaller one. B may be vectors.
+// _linalg_solve_ex(A, B) -> result, LU, pivots, info: the last three are only
+// of A, whose batch may be the smaller one. B may be vectors.
 Rows solve_rows(const OpCall& call) {
   const TensorArg& a = call.tensor(0);
   const TensorArg& b = call.tensor(1);

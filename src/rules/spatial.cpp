@@ -25,7 +25,7 @@ Rule leading_rule(int64_t spatial) {
 }
 
 // The same for ops that are linear in their first operand and of the others
-// read indices or sizes alone.
+// read only indices or sizes.
 Rule spatial_linear_rule(int64_t spatial) {
   return rule_of([spatial](const OpCall& call) {
     Rows rows = leading_rows(call, spatial);
@@ -38,7 +38,7 @@ Rule spatial_linear_rule(int64_t spatial) {
   });
 }
 
-// (grad, self, ...): linear in the gradient; of `self` the size is read alone.
+// (grad, self, ...): linear in the gradient; of `self` only the size is read.
 Rule pooling_backward_rule(int64_t spatial) {
   return rule_of([spatial](const OpCall& call) {
     Rows rows = leading_rows(call, spatial);

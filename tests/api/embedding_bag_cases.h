@@ -78,7 +78,7 @@ struct BagCase {
 };
 
 struct BagData {
-  at::Tensor weight, indices, offsets, factors, grad;
+  at::Tensor weight, indices, offsets, per_sample_weights, grad;
 };
 
 // Values whose sums are exact, so that the order of summing does not show; few
@@ -102,7 +102,8 @@ inline BagData data_of(const BagCase& c) {
     offsets.pop_back();
   }
   data.offsets = torch::tensor(offsets, at::kLong).to(c.index_dtype);
-  data.factors = exact_values(data.indices.sizes(), c.dtype, c.seed + 2);
+  data.per_sample_weights =
+      exact_values(data.indices.sizes(), c.dtype, c.seed + 2);
   data.grad = exact_values({c.bags(), c.columns}, c.dtype, c.seed + 3);
   return data;
 }
@@ -116,7 +117,7 @@ inline std::string bag_failure(const BagCase& c, const DeviceMesh& mesh) {
   };
   const auto data = data_of(c);
   const auto plain = leaf(data.weight);
-  const auto plain_factors = leaf(data.factors);
+  const auto plain_weights = leaf(data.per_sample_weights);
   BagCase on_one = c;
   on_one.sparse = false;
   // Entries after the last bag are nobody's. (ATen takes them for the last
@@ -127,15 +128,16 @@ inline std::string bag_failure(const BagCase& c, const DeviceMesh& mesh) {
   const auto expected = torch::nn::functional::embedding_bag(
       used(data.indices),
       plain,
-      on_one.options(data.offsets, used(plain_factors)));
+      on_one.options(data.offsets, used(plain_weights)));
   expected.backward(data.grad);
 
   const auto weight = parameter(data.weight, mesh, c.table);
-  const auto factors = parameter(data.factors, mesh, c.batch);
+  const auto per_sample_weights =
+      parameter(data.per_sample_weights, mesh, c.batch);
   const auto bags = torch::nn::functional::embedding_bag(
       placed(data.indices, mesh, c.batch),
       weight,
-      c.options(replicated(data.offsets, mesh), factors));
+      c.options(replicated(data.offsets, mesh), per_sample_weights));
   bags.backward(replicated(data.grad, mesh));
   const auto full = DTensor(bags.detach()).full_tensor();
   if (outside(mesh)) {
@@ -149,12 +151,14 @@ inline std::string bag_failure(const BagCase& c, const DeviceMesh& mesh) {
         context(
             "gradient",
             shard_difference(weight.grad(), plain.grad(), mesh, c.table)),
-        c.weighted
-            ? context(
-                  "gradient of the factors",
-                  shard_difference(
-                      factors.grad(), plain_factors.grad(), mesh, c.batch))
-            : std::string()}) {
+        c.weighted ? context(
+                         "gradient of the per_sample_weights",
+                         shard_difference(
+                             per_sample_weights.grad(),
+                             plain_weights.grad(),
+                             mesh,
+                             c.batch))
+                   : std::string()}) {
     if (!failure.empty()) {
       return failure;
     }

@@ -222,26 +222,28 @@ TEST(EmbeddingBag, GatheredBatchesSendWhatTheFormulasSay) {
             .weighted = weighted};
         const auto data = data_of(c);
         const auto weight = parameter(data.weight, mesh, {Shard(0)});
-        const auto factors = parameter(data.factors, mesh, {Shard(0)});
+        const auto per_sample_weights =
+            parameter(data.per_sample_weights, mesh, {Shard(0)});
         const auto indices = placed(data.indices, mesh, {Shard(0)});
         const auto grad = placed(data.grad, mesh, {Shard(0)});
         const int64_t result = size * columns * bags;
-        const int64_t of_factors = weighted ? size * entries : 0;
+        const int64_t of_weights = weighted ? size * entries : 0;
         at::Tensor pooled;
         {
           const ts::CommDebugMode comm;
-          pooled = F::embedding_bag(indices, weight, c.options({}, factors));
+          pooled = F::embedding_bag(
+              indices, weight, c.options({}, per_sample_weights));
           const int64_t results =
               mode == Mode::Max ? 2 * (size + 4) * columns * bags : result;
           EXPECT_EQ(
               comm.get_total_bytes(),
-              others * (size * entries + of_factors + results))
+              others * (size * entries + of_weights + results))
               << c.str() << "\n"
               << comm;
         }
         const ts::CommDebugMode comm;
         pooled.backward(grad);
-        EXPECT_EQ(comm.get_total_bytes(), others * (result + of_factors))
+        EXPECT_EQ(comm.get_total_bytes(), others * (result + of_weights))
             << c.str() << "\n"
             << comm;
       }
@@ -322,7 +324,8 @@ TEST(EmbeddingBag, BatchesWithBadOffsetsOrFactorsAreRefused) {
     const auto data = data_of(c);
     const auto weight = placed(data.weight, mesh, {Shard(0)});
     const auto indices = placed(data.indices, mesh, {Shard(0)});
-    const auto factors = placed(data.factors, mesh, {Shard(0)});
+    const auto per_sample_weights =
+        placed(data.per_sample_weights, mesh, {Shard(0)});
     auto descending = data.offsets.clone();
     descending[3] = 9;  // of the second rank
     for (const auto strategy :
@@ -339,7 +342,7 @@ TEST(EmbeddingBag, BatchesWithBadOffsetsOrFactorsAreRefused) {
             false,
             0,
             false,
-            factors.to(at::kFloat));
+            per_sample_weights.to(at::kFloat));
       });
     }
   });

@@ -126,8 +126,8 @@ inline std::string shard_difference(
     const DeviceMesh& mesh,
     PlacementsRef placements) {
   if (DTensor(actual).placements() != placements) {
-    return "lies as " + to_string(DTensor(actual).placements()) + ", not as " +
-           to_string(placements);
+    return "has placements " + to_string(DTensor(actual).placements()) +
+           ", not " + to_string(placements);
   }
   const auto shards = DTensor(actual.detach()).shards();
   const auto wanted = local_shards(expected, mesh, placements);
@@ -162,9 +162,8 @@ inline std::string lookup_failure(const LookupCase& c, const DeviceMesh& mesh) {
   const auto rows = c.rows_of(weight, placed(c.indices, mesh, c.batch));
   const auto output = expected_output(c);
   if (mesh.size() > 1 && DTensor(rows).placements() != PlacementsRef(output)) {
-    return c.str() + ": output lies as " +
-           to_string(DTensor(rows).placements()) + ", not as " +
-           to_string(output);
+    return c.str() + ": the output has placements " +
+           to_string(DTensor(rows).placements()) + ", not " + to_string(output);
   }
   const auto full = DTensor(rows.detach()).full_tensor();
   auto text = outside(mesh) ? "" : difference(full, expected.detach());

@@ -1,4 +1,5 @@
-// Tables cut by rows: several at once, ranks without rows, rows cut twice. Each
+// Row-wise sharded tables: several at once, ranks without rows, rows sharded
+// twice. Each
 // is a case that is known to go wrong elsewhere.
 #include <gtest/gtest.h>
 

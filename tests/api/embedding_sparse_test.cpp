@@ -1,4 +1,4 @@
-// Gradients that hold the touched rows alone, the optimizers that apply them,
+// Gradients that hold only the touched rows, the optimizers that apply them,
 // and gradients scaled by how often a row was looked up.
 #include <gtest/gtest.h>
 
@@ -101,9 +101,9 @@ TEST(EmbeddingSparse, GradientsOfSeveralLookupsAddUp) {
     const auto value = exact_values({kRows, kColumns}, at::kFloat, 1);
     const auto one = random_indices(kRows, {5}, 2);
     const auto two = random_indices(kRows, {5}, 3);
-    const auto loss = [&](const at::Tensor& weight, const auto& lay) {
-      return (at::embedding(weight, lay(one), -1, false, true) +
-              at::embedding(weight, lay(two), -1, false, true))
+    const auto loss = [&](const at::Tensor& weight, const auto& place) {
+      return (at::embedding(weight, place(one), -1, false, true) +
+              at::embedding(weight, place(two), -1, false, true))
           .sum();
     };
     const auto plain = value.clone().requires_grad_();

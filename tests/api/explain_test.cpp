@@ -111,7 +111,7 @@ TEST_F(Explain, NamesTheWayOfBagsThatAreCut) {
     const EmbeddingScope scope({.strategy = LookupStrategy::Gather});
     EXPECT_THAT(strategies_of(4096, 0), HasSubstr("* gather"));
   }
-  // Not cut between bags: as if they were replicated.
+  // Shards do not hold whole bags: as if they were replicated.
   EXPECT_THAT(strategies_of(3, 0), HasSubstr("* S(0),R,R,R->P(sum)"));
   EXPECT_THAT(strategies_of(3, 2), HasSubstr("merged by two all_reduces"));
 }

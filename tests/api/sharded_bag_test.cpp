@@ -124,7 +124,7 @@ TEST(ShardedBag, MaxNormWithPadding) {
 }
 
 // Of the one mode that takes them.
-void add_factors(ShardedCase& c) {
+void add_weights(ShardedCase& c) {
   if (c.options.mode != "sum") {
     return;
   }
@@ -135,13 +135,13 @@ void add_factors(ShardedCase& c) {
 }
 
 TEST(ShardedBag, PerSampleWeightsWithTheirGradient) {
-  for_each_case(add_factors);
+  for_each_case(add_weights);
 }
 
 TEST(ShardedBag, PerSampleWeightsAndPadding) {
   for_each_case([](ShardedCase& c) {
     c.options.padding_idx = 3;
-    add_factors(c);
+    add_weights(c);
   });
 }
 
@@ -228,7 +228,7 @@ TEST(ShardedBag, NotANumberCountsWhereItIsFirst) {
   }
 }
 
-// Factors on one rank alone leave the others' entries as they are.
+// Per_sample_weights on only one rank leave the others' entries as they are.
 TEST(ShardedBag, PerSampleWeightsOnOneRankAlone) {
   ASSERT_TRUE(with_mesh({4}, [&](const ts::DeviceMesh& mesh) {
     for (const int64_t dim : {0, 1}) {
@@ -280,11 +280,11 @@ TEST(ShardedBag, UpdateInsteadOfAGradient) {
   }
 }
 
-TEST(ShardedBag, UpdateAndTheFactorsGradient) {
+TEST(ShardedBag, UpdateAndThePerSampleWeightsGradient) {
   for_each_case([](ShardedCase& c) {
     c.options.update = RowSgd{0.25};
     c.options.padding_idx = 3;
-    add_factors(c);
+    add_weights(c);
   });
 }
 
@@ -359,9 +359,9 @@ TEST(ShardedBag, WithoutGradients) {
   }));
 }
 
-// A table that was written between the passes cannot tell what the factors'
-// gradients were; it must say so.
-TEST(ShardedBag, TableWrittenBeforeTheFactorsGradient) {
+// A table that was written between the passes cannot tell what the
+// per_sample_weights' gradients were; it must say so.
+TEST(ShardedBag, TableWrittenBeforeThePerSampleWeightsGradient) {
   ASSERT_TRUE(with_mesh({4}, [](const ts::DeviceMesh& mesh) {
     for (const int64_t dim : {0, 1}) {
       auto weight = ts::ShardedTensor::from_full(

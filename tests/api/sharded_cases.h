@@ -77,15 +77,16 @@ inline at::Tensor bounds_of(
 // One device's pooled rows of all ranks' bags, and what they were made of.
 struct OnOneDevice {
   at::Tensor table;
-  std::vector<at::Tensor> factors;  // undefined where a rank has none
-  std::vector<at::Tensor> pooled;   // by rank
+  std::vector<at::Tensor>
+      per_sample_weights;          // undefined where a rank has none
+  std::vector<at::Tensor> pooled;  // by rank
 };
 
 inline OnOneDevice on_one_device(const ShardedCase& c) {
   OnOneDevice plain{c.table.detach().clone().requires_grad_(), {}, {}};
   std::vector<at::Tensor> indices;
   std::vector<at::Tensor> offsets;
-  std::vector<at::Tensor> factors;
+  std::vector<at::Tensor> per_sample_weights;
   std::vector<int64_t> bags;
   int64_t entries = 0;
   bool weighted = false;
@@ -98,13 +99,14 @@ inline OnOneDevice on_one_device(const ShardedCase& c) {
     indices.push_back(input.input.reshape({-1}).to(at::kLong));
     offsets.push_back(bounds.narrow(0, 0, bags.back()).add(entries));
     entries += indices.back().size(0);
-    plain.factors.emplace_back();
+    plain.per_sample_weights.emplace_back();
     if (input.per_sample_weights) {
-      plain.factors.back() =
+      plain.per_sample_weights.back() =
           input.per_sample_weights->detach().clone().requires_grad_();
-      factors.push_back(plain.factors.back().reshape({-1}));
+      per_sample_weights.push_back(
+          plain.per_sample_weights.back().reshape({-1}));
     } else {
-      factors.push_back(
+      per_sample_weights.push_back(
           torch::ones({indices.back().size(0)}, c.table.options()));
     }
   }
@@ -125,7 +127,7 @@ inline OnOneDevice on_one_device(const ShardedCase& c) {
       /*scale_grad_by_freq=*/false,
       mode,
       /*sparse=*/false,
-      weighted ? std::optional(at::cat(factors)) : std::nullopt,
+      weighted ? std::optional(at::cat(per_sample_weights)) : std::nullopt,
       /*include_last_offset=*/false,
       c.options.padding_idx));
   plain.pooled = pooled.split_with_sizes(bags);
@@ -207,7 +209,8 @@ inline std::string sharded_failure(
   for (size_t i = 0; i < here.size(); ++i) {
     if (inputs[i].per_sample_weights) {
       const auto text = difference(
-          inputs[i].per_sample_weights->grad(), plain.factors[here[i]].grad());
+          inputs[i].per_sample_weights->grad(),
+          plain.per_sample_weights[here[i]].grad());
       if (!text.empty()) {
         return fails(
             "per_sample_weights of rank " + std::to_string(here[i]), text);

@@ -91,7 +91,7 @@ Passes run(
     const ts::DeviceMesh& mesh,
     int64_t dim,
     const EmbeddingBagFuncOptions& options,
-    bool factors = false,
+    bool per_sample_weights = false,
     c10::ScalarType dtype = at::kFloat) {
   auto weight = ts::ShardedTensor::from_full(
       exact_values({kRows, kWidth}, dtype, 1),
@@ -101,7 +101,7 @@ Passes run(
   std::vector<BagInput> inputs;
   for (const size_t r : living_here(mesh, kRanks)) {
     inputs.push_back(bags_of(kBags[r]));
-    if (factors) {
+    if (per_sample_weights) {
       inputs.back().per_sample_weights =
           torch::ones(inputs.back().input.sizes(), dtype).requires_grad_();
     }
@@ -160,7 +160,7 @@ TEST(ShardedComm, PooledSumsOfHalfAreSentInFloat) {
   }));
 }
 
-TEST(ShardedComm, PooledWithFactors) {
+TEST(ShardedComm, PooledWithPerSampleWeights) {
   ASSERT_TRUE(with_mesh({kRanks}, [](const ts::DeviceMesh& mesh) {
     const auto c = counted(mesh);
     const auto sent =
@@ -200,7 +200,7 @@ TEST(ShardedComm, Rows) {
           by_rows(kHandshake + 4 * c.asks.rows + c.asked.rows * kWidth * 4));
       EXPECT_EQ(sent.backward, by_rows(c.asks.rows * kWidth * 4));
     }
-    // Factors stay where they are.
+    // Per_sample_weights stay where they are.
     const auto sent =
         run(mesh, 0, {.mode = "sum", .strategy = BagStrategy::Rows}, true);
     EXPECT_EQ(
@@ -302,7 +302,7 @@ TEST(ShardedComm, BagsWhoseRowsAllLiveHereSendNothing) {
           loss = loss + bags.sum();
         }
         loss.backward();
-        // The notices, by which all ranks know that there is nothing to send.
+        // The requests, by which all ranks know that there is nothing to send.
         EXPECT_EQ(comm.get_comm_bytes(), by_rows(kHandshake)) << comm;
         EXPECT_EQ(comm.get_total_counts(), 1) << comm;
       }

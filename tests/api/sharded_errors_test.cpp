@@ -1,4 +1,5 @@
-// What the ShardedTensor door refuses: every text with its type, on every rank.
+// What the functions on ShardedTensors refuse: every text with its type, on
+// every rank.
 #include <gtest/gtest.h>
 
 #include "testing/throws.h"
@@ -22,7 +23,7 @@ ts::ShardedTensor table_of(int64_t dim) {
       torch::ones({10, 4}), {dim, {0, 1, 2, 3}}, kSame);
 }
 
-// `bad` is the input of one rank alone; the others have good ones.
+// `bad` is the input of only one rank; the others have good ones.
 std::vector<BagInput> one_bad(
     const ts::DeviceMesh& mesh, const BagInput& bad, size_t bad_rank) {
   std::vector<BagInput> inputs;
@@ -148,7 +149,7 @@ TEST(ShardedErrors, LastOffset) {
               all, table_of(0), {.include_last_offset = true});
         });
   }));
-  // On one rank alone: its offsets do not end with the input's size.
+  // On only one rank: its offsets do not end with the input's size.
   ASSERT_TRUE(with_mesh({4}, [&](const ts::DeviceMesh& mesh) {
     for (size_t rank = 0; rank < 4; ++rank) {
       std::vector<BagInput> inputs;
@@ -201,7 +202,7 @@ TEST(ShardedErrors, OffsetsThatAreNone) {
   refuses<c10::TypeError>("offsets must be int32 or int64", bad);
 }
 
-TEST(ShardedErrors, DtypesOfInputAndFactors) {
+TEST(ShardedErrors, DtypesOfInputAndPerSampleWeights) {
   refuses<c10::TypeError>(
       "input must be int32 or int64", {torch::ones({2, 2})});
   auto bad = bags_of({{1, 2}});
@@ -210,7 +211,7 @@ TEST(ShardedErrors, DtypesOfInputAndFactors) {
       "per_sample_weights must have the table's dtype", bad, {.mode = "sum"});
   bad.per_sample_weights = torch::ones({2});
   refuses<c10::NotImplementedError>(
-      "per_sample_weights are supported for mode sum alone", bad);
+      "per_sample_weights are supported only for mode sum", bad);
 }
 
 // What is wrong with the table is known without the others.

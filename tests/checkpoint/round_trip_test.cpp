@@ -54,13 +54,13 @@ TEST(RoundTrip, AnyLayoutIntoAnyOther) {
       for (int trial = 0; trial < 3; ++trial) {
         const auto value = numbers(shapes()[i]);
         const auto name = c10::str("t", i, ".", trial);
-        const auto lay = [&](const at::Tensor& tensor) {
+        const auto place = [&](const at::Tensor& tensor) {
           return distribute_tensor(
               tensor, mesh, draw.layout(mesh.ndim(), tensor.dim()));
         };
         values[name] = value;
-        saved[name] = lay(value);
-        loaded[name] = lay(torch::zeros_like(value));
+        saved[name] = place(value);
+        loaded[name] = place(torch::zeros_like(value));
       }
     }
     const auto path = save(run.path(), saved, {.step = 3});
@@ -262,7 +262,7 @@ TEST(RoundTrip, MappedTensors) {
     expect_same(mapped.at("uneven"), uneven);
     expect_same(mapped.at("columns"), table);
     expect_same(mapped.at("plain"), uneven);
-    // A write is seen here alone.
+    // A write is seen only here.
     mapped.at("table").zero_();
     expect_same(
         load_plain(run / "step_0", {.names = {"table"}}).at("table"), table);

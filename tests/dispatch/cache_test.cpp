@@ -17,7 +17,7 @@ using tessera::testing::on_four_ranks;
 
 using Call = std::function<at::Tensor(const at::Tensor&)>;
 
-// Calls of one op that differ in a plain argument alone.
+// Calls of one op that differ only in a plain argument.
 const std::vector<std::vector<Call>>& families() {
   using T = const at::Tensor&;
   static const std::vector<std::vector<Call>> list = {

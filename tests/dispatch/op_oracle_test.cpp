@@ -35,7 +35,7 @@ struct Tally {
   size_t failed = 0;
 };
 
-// Samples are tried alone with TESSERA_SAMPLE, a regular expression.
+// Only some samples are tried with TESSERA_SAMPLE, a regular expression.
 bool is_wanted(const testing::Sample& sample) {
   const char* wanted = std::getenv("TESSERA_SAMPLE");
   return wanted == nullptr || std::regex_match(sample.op, std::regex(wanted));

@@ -382,7 +382,7 @@ TEST(Choose, SeveralResults) {
       "[S(0)] -> [S(0)], [P(sum)]");
 }
 
-// Rows without pending results, so that the search minimises the cost alone.
+// Rows without pending results, so that the search minimises only the cost.
 Rows random_rows(std::mt19937& random, size_t count) {
   const auto placement = [&]() -> Placement {
     const auto drawn = random() % 5;

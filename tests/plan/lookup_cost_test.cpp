@@ -34,7 +34,7 @@ TEST(LookupCost, BagsAreExchangedWhereTheyAreMany) {
       .argmax_bytes = 0};
   EXPECT_LT(gather_cost(few), exchange_cost(few));
   // Long bags are pooled where their rows are: as many rows as are gathered,
-  // but each index goes to one rank alone.
+  // but each index goes to only one rank.
   const BagLookupSize long_bags{
       .entries =
           {.ranks = 4, .indices = 40960, .index_bytes = 8, .row_bytes = 256},

@@ -1,4 +1,4 @@
-// One rank alone has a value that an op refuses: a label outside the classes, a
+// Only one rank has a value that an op refuses: a label outside the classes, a
 // probability outside [0, 1], a zero to divide by. Every rank throws the same
 // error, none is left waiting, and the next op works. Run as processes.
 #include <gtest/gtest.h>
@@ -176,7 +176,7 @@ TEST_F(OneBadValue, Divisors) {
   });
 }
 
-// What every rank has is refused by those alone that have something to do.
+// What every rank has is refused only by those that have something to do.
 TEST_F(OneBadValue, WhereSomeShardsAreEmpty) {
   const auto w = world();
   const auto mesh = ts::init_device_mesh("cpu", {4});

@@ -1,4 +1,4 @@
-// One rank alone has an index outside the table: every rank gets the error,
+// Only one rank has an index outside the table: every rank gets the error,
 // none is left waiting, and the next lookup works. Run as processes.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -20,7 +20,7 @@ constexpr int64_t kRows = 9;
 
 class OneBadIndex : public ts::testing::FourProcesses {
  protected:
-  // Each rank in turn has the bad index; its indices are known to it alone.
+  // Each rank in turn has the bad index; only it knows its indices.
   static void expect_error_everywhere(
       at::IntArrayRef shape,
       const ts::Placements& table,
@@ -117,7 +117,7 @@ TEST_F(OneBadIndex, RowsOnOneDimensionBatchOnBoth) {
   }
 }
 
-// What the ranks of one mesh dimension share is known to them alone: the other
+// What the ranks of one mesh dimension share only they know: the other
 // groups must learn of a bad index as well.
 TEST_F(OneBadIndex, OfAGroupThatOthersAreNotIn) {
   const auto world = ts::World::from_environment(1, {std::chrono::seconds(20)});

@@ -1,4 +1,4 @@
-// One rank alone has a bad input, or other options: every rank gets the same
+// Only one rank has a bad input, or other options: every rank gets the same
 // error, none is left waiting, and the next lookup works. Run as processes.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -104,7 +104,7 @@ TEST_F(ShardedBadInput, TypeOfTheErrorIsTheRanksOwn) {
             torch::tensor({{1}}), weight, {}, {.sparse = is_bad});
       });
   expect_error_everywhere<c10::NotImplementedError>(
-      "per_sample_weights are supported for mode sum alone",
+      "per_sample_weights are supported only for mode sum",
       [](const auto& weight, bool is_bad) {
         EmbeddingBagFuncOptions options;
         if (is_bad) {

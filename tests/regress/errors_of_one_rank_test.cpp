@@ -1,4 +1,4 @@
-// A bad value in one rank's shard must not be noticed by that rank alone: the
+// A bad value in one rank's shard must not be an error of only that rank: the
 // others would wait for it. Stated over every sample: an op that throws for a
 // value of a sharded tensor has told the other ranks, or has got the values
 // from all of them.

@@ -1,5 +1,5 @@
-// In a simulated world the gradient of full_tensor() used to reach rank 0's
-// replica alone: the others got zeros.
+// In a simulated world the gradient of full_tensor() used to reach
+// only rank 0's replica: the others got zeros.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -39,7 +39,7 @@ TEST(MaxOfNaN, StaysInBags) {
         value[5][1] = kNaN;
         value[6].fill_(-kInfinity);
         value = value.to(dtype);
-        // Also bags of -inf alone, and of NaN alone.
+        // Also bags of only -inf, and of only NaN.
         const auto indices = torch::tensor(
             {{0, 1}, {1, 0}, {5, 2}, {2, 5}, {6, 6}, {0, 0}, {6, 0}, {0, 6}});
         const auto plain = value.clone().requires_grad_();

@@ -66,7 +66,7 @@ TEST(PlainInHooks, AHookOfALeafMayNotMix) {
     const auto x = leaf_on(mesh);
     x.register_hook([](Grad grad) { return grad + torch::randn({4}); });
     expect_refused([&] { (x * 2).sum().backward(); });
-    // The gradient alone is fine, and so are scalars.
+    // The gradient by itself is fine, and so are scalars.
     const auto y = leaf_on(mesh);
     y.register_hook([](Grad grad) { return grad * 3 + torch::tensor(1.0f); });
     (y * 2).sum().backward();

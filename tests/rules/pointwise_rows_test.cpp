@@ -99,7 +99,7 @@ TEST(LinearRows, Products) {
       rows("aten::mul.Tensor", {tensor({}), tensor({})}),
       "P(sum),R->P(sum) | P(avg),R->P(avg) | R,P(sum)->P(sum) | "
       "R,P(avg)->P(avg)");
-  // What is written must lie as the result.
+  // What is written must have the placements of the result.
   EXPECT_EQ(
       rows("aten::mul_.Tensor", {tensor({}), tensor({})}),
       "P(sum),R->P(sum) | P(avg),R->P(avg)");

@@ -147,7 +147,7 @@ bool is_accepted(const Finding& finding, const Accepted& entry) {
          std::regex_match(finding.row, std::regex(entry.layout));
 }
 
-// Samples are tried alone with TESSERA_SAMPLE, a regular expression.
+// Only some samples are tried with TESSERA_SAMPLE, a regular expression.
 bool is_wanted(const Sample& sample) {
   const char* wanted = std::getenv("TESSERA_SAMPLE");
   return wanted == nullptr || std::regex_match(sample.op, std::regex(wanted));
@@ -209,7 +209,7 @@ TEST_F(Validator, EveryRuleHasASample) {
       "aten::empty_like",
       "aten::new_empty",
       "aten::new_empty_strided",
-      // Kernels for GPUs alone; tests/cuda runs them.
+      // Kernels only for GPUs; tests/cuda runs them.
       "aten::_scaled_dot_product_cudnn_attention",
       "aten::_scaled_dot_product_cudnn_attention_backward",
       "aten::_scaled_dot_product_efficient_attention",

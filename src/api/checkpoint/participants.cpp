@@ -48,12 +48,12 @@ Participants Participants::in_background() const {
 
 void Participants::together(
     const char* cause, bool mine, c10::function_ref<void()> body) const {
-  const auto problem = mine ? any_local_error_of(body) : LocalError{};
+  const auto error = mine ? any_local_error_of(body) : LocalError{};
   const CommCauseGuard guard(cause);
   if (mesh_) {
-    collectives(*mesh_).agree(*mesh_, problem.text, problem.kind);
-  } else if (!problem.text.empty()) {
-    throw_error(problem.kind, problem.text);
+    collectives(*mesh_).agree(*mesh_, error.text, error.kind);
+  } else if (!error.text.empty()) {
+    throw_error(error.kind, error.text);
   }
 }
 

@@ -1,5 +1,6 @@
-// The system calls by which a checkpoint is written: the one door to the disk,
-// so that tests can let each of them fail, stop, or lose what was not synced.
+// The system calls by which a checkpoint is written: the only access to the
+// disk, so that tests can let each of them fail, stop, or lose what was not
+// synced.
 #pragma once
 
 #include <sys/types.h>

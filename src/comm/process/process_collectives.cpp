@@ -45,11 +45,11 @@ int64_t gathered_bytes(
 }
 
 // The slices of `out` along one dimension, each filled by another rank.
-class Slices {
+class ReceivedSlices {
  public:
   // Starts to receive the slice of every other rank, straight into `out` where
   // its memory allows it.
-  Slices(
+  ReceivedSlices(
       Exchange& exchange,
       const Group& group,
       const at::Tensor& out,
@@ -140,7 +140,7 @@ Shards ProcessCollectives::do_all_gather(
   const at::Tensor shard = on_host(in[0]);
   const at::Tensor out = empty_resized(shard, dim, total(parts[0]));
   Exchange exchange(group, call);
-  Slices slices(exchange, group, out, dim, parts[0]);
+  ReceivedSlices slices(exchange, group, out, dim, parts[0]);
   const at::Tensor mine = packed(shard);
   exchange.send_to_all(mine);
   out.narrow(dim, offset(parts[0], me), parts[0][me]).copy_(mine);
@@ -196,7 +196,7 @@ Shards ProcessCollectives::do_all_to_all(
   const at::Tensor out =
       empty_exchanged(shard, split_dim, split[me], concat_dim, total(concat));
   Exchange exchange(group, call);
-  Slices slices(exchange, group, out, concat_dim, concat);
+  ReceivedSlices slices(exchange, group, out, concat_dim, concat);
   const auto piece = [&](int64_t c) {
     return shard.narrow(split_dim, offset(split, c), split[c]);
   };
@@ -276,7 +276,7 @@ Shards ProcessCollectives::do_all_to_all_rows(
   const at::Tensor shard = packed(on_host(in[0]));
   const at::Tensor out = empty_resized(shard, 0, total(received));
   Exchange exchange(group, call);
-  Slices slices(exchange, group, out, 0, received);
+  ReceivedSlices slices(exchange, group, out, 0, received);
   for (int64_t step = 1; step < n; ++step) {
     const int64_t c = (me + step) % n;
     exchange.send(c, shard.narrow(0, offset(sent, c), sent[c]));
