@@ -173,7 +173,7 @@ struct Bench {
     const BagPart whole{0, kRows};
     const at::Tensor grad = at::rand({kBags, kColumns});
     const double bytes = kIndices * kColumns * sizeof(float);
-    const auto input = [&](int i) { return BagInput{inputs[i], offsets}; };
+    const auto input = [&](int i) { return BagIndices{inputs[i], offsets}; };
     const char* modes[] = {"sum", "mean", "max"};
     for (int64_t m = 0; m < 3; ++m) {
       const auto mode = static_cast<BagMode>(m);

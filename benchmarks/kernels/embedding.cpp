@@ -127,7 +127,8 @@ std::vector<Measured> lookups() {
   const at::Tensor tiny_indices = at::randint(16, {5, 4}, at::kLong);
 
   const auto backward = [=](const at::Tensor& g, bool scaled) {
-    return lookup_rows_backward(g, indices, kFirst, kHeld, kTable, -1, scaled);
+    return lookup_rows_backward(
+        g, {indices, kFirst, kHeld, kTable}, -1, scaled);
   };
   return {
       {"lookup 16384 of 1M x 64",
@@ -180,7 +181,7 @@ std::vector<Measured> lookups() {
        {{"ours",
          [=] {
            return lookup_rows_sparse_backward(
-               grad, indices, kFirst, kHeld, kTable, -1);
+               grad, {indices, kFirst, kHeld, kTable}, -1);
          }},
         {"sparse_coo of held, coalesce", [=] {
            return at::sparse_coo_tensor(

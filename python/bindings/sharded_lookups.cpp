@@ -177,11 +177,11 @@ py::object embedding_bag(
   const auto inputs = as_inputs(input, table);
   const size_t count = inputs.size();
   const auto bounds = for_ranks(offsets, count, "embedding_bag", "offsets");
-  const auto per_sample_weights = for_ranks(
+  const auto weights = for_ranks(
       per_sample_weights, count, "embedding_bag", "per_sample_weights");
   std::vector<BagInput> by_rank;
   for (size_t i = 0; i < count; ++i) {
-    by_rank.push_back({inputs[i], bounds[i], per_sample_weights[i]});
+    by_rank.push_back({inputs[i], bounds[i], weights[i]});
   }
   std::vector<at::Tensor> bags;
   {

@@ -177,7 +177,10 @@ def check_against_one_device(here, dim, offsets, **options):
         (bags * (rank + 1)).square().sum().backward()
     weight = ShardedTensor.from_full(make_table(), spec_of(dim))
     weight.requires_grad_()
-    own = [None if f is None else f.detach().requires_grad_() for f in per_sample_weights]
+    own = [
+        None if w is None else w.detach().requires_grad_()
+        for w in per_sample_weights
+    ]
     found = listed(
         sharded_embedding_bag(
             mine(here, inputs),
@@ -199,7 +202,9 @@ def check_against_one_device(here, dim, offsets, **options):
     assert weight.grad.sharding_spec() == weight.sharding_spec()
     for rank in here:
         if own[rank] is not None:
-            torch.testing.assert_close(own[rank].grad, per_sample_weights[rank].grad)
+            torch.testing.assert_close(
+                own[rank].grad, per_sample_weights[rank].grad
+            )
 
 
 def body_bags(here):

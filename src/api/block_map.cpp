@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "dispatch/tensor.h"
+
 namespace tessera::detail {
 
 namespace {
@@ -81,6 +83,17 @@ size_t block_index(const BlockMap& map, const std::vector<Range>& ranges) {
 }
 
 }  // namespace
+
+const Spec& spec_of(const at::Tensor& tensor, const char* caller) {
+  TORCH_CHECK_TYPE(
+      is_dtensor(tensor),
+      "[",
+      caller,
+      "] expected a distributed tensor, got ",
+      tensor.defined() ? "a plain one" : "an undefined one",
+      ": make one with distribute_tensor or DTensor::from_local");
+  return *distributed_meta(tensor).spec;
+}
 
 BlockMap block_map(const Spec& spec) {
   BlockMap map;

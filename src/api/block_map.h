@@ -1,6 +1,8 @@
 // Who holds which block of a tensor: what the pictures are drawn from.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <string>
 #include <vector>
 
@@ -29,6 +31,10 @@ struct BlockMap {
 };
 
 BlockMap block_map(const Spec& spec);
+
+// The layout of a distributed tensor. Throws c10::TypeError, tagged with
+// `caller`, for others.
+const Spec& spec_of(const at::Tensor& tensor, const char* caller);
 
 // "0:4"
 std::string to_string(const Range& range);

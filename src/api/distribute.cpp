@@ -150,6 +150,18 @@ void check_leaf(const at::Tensor& tensor) {
       "and compute on those, or detach() it");
 }
 
+// The placements that are asked for. Throws if the tensor cannot have them: it
+// is no leaf, or distributed in another layout.
+Placements placements_to_give(
+    const at::Tensor& tensor, const DeviceMesh& mesh, PlacementsRef given) {
+  check_leaf(tensor);
+  auto placements = checked_placements(tensor, mesh, given);
+  if (detail::is_dtensor(tensor)) {
+    check_already_distributed(tensor, mesh, placements);
+  }
+  return placements;
+}
+
 // The gradient that a parameter has already: it must go with the parameter.
 // Undefined where there is none to convert.
 at::Tensor plain_grad_of(const at::Tensor& leaf) {
@@ -192,10 +204,8 @@ DTensor distribute_tensor(
     const DeviceMesh& mesh,
     PlacementsRef given,
     const DistributeOptions& options) {
-  check_leaf(tensor);
-  const auto placements = checked_placements(tensor, mesh, given);
+  const auto placements = placements_to_give(tensor, mesh, given);
   if (detail::is_dtensor(tensor)) {
-    check_already_distributed(tensor, mesh, placements);
     return DTensor(tensor);
   }
   auto result = distribute_value(tensor, mesh, placements, options);
@@ -208,13 +218,10 @@ void distribute_(
     const DeviceMesh& mesh,
     PlacementsRef given,
     const DistributeOptions& options) {
-  check_leaf(tensor);
-  const auto placements = checked_placements(tensor, mesh, given);
+  const auto placements = placements_to_give(tensor, mesh, given);
   if (detail::is_dtensor(tensor)) {
-    check_already_distributed(tensor, mesh, placements);
     return;
   }
-  check_leaf(tensor);
   const detail::MadeLike mode(tensor);
   const auto grad = plain_grad_of(tensor);
   detail::become(tensor, distribute_value(tensor, mesh, placements, options));

@@ -2,6 +2,8 @@
 // that were open when a node of the autograd graph was recorded.
 #pragma once
 
+#include <c10/macros/Macros.h>
+
 #include <string>
 
 namespace tessera::detail {
@@ -11,8 +13,7 @@ class RememberModulePaths {
  public:
   RememberModulePaths();
   ~RememberModulePaths();
-  RememberModulePaths(const RememberModulePaths&) = delete;
-  RememberModulePaths& operator=(const RememberModulePaths&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(RememberModulePaths);
 };
 
 // Where this thread is, forward or backward. "": nowhere that has a name.

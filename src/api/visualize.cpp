@@ -127,12 +127,7 @@ std::string visualize_sharding(const Spec& spec) {
 }
 
 std::string visualize_sharding(const at::Tensor& tensor) {
-  TORCH_CHECK_TYPE(
-      is_dtensor(tensor),
-      "[visualize_sharding] expected a distributed tensor, got ",
-      tensor.defined() ? "a plain one" : "an undefined one",
-      ": make one with distribute_tensor or DTensor::from_local");
-  return visualize_sharding(*DTensor(tensor).spec());
+  return visualize_sharding(detail::spec_of(tensor, "visualize_sharding"));
 }
 
 }  // namespace tessera

@@ -164,12 +164,8 @@ std::string visualize_sharding_svg(const Spec& spec) {
 }
 
 std::string visualize_sharding_svg(const at::Tensor& tensor) {
-  TORCH_CHECK_TYPE(
-      is_dtensor(tensor),
-      "[visualize_sharding_svg] expected a distributed tensor, got ",
-      tensor.defined() ? "a plain one" : "an undefined one",
-      ": make one with distribute_tensor or DTensor::from_local");
-  return visualize_sharding_svg(*DTensor(tensor).spec());
+  return visualize_sharding_svg(
+      detail::spec_of(tensor, "visualize_sharding_svg"));
 }
 
 }  // namespace tessera

@@ -1,14 +1,15 @@
 // Between the two hooks of tessera/blocking.h.
 #pragma once
 
+#include <c10/macros/Macros.h>
+
 namespace tessera::detail {
 
 class BlockingScope {
  public:
   BlockingScope();
   ~BlockingScope();
-  BlockingScope(const BlockingScope&) = delete;
-  BlockingScope& operator=(const BlockingScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(BlockingScope);
 
  private:
   void* entered_ = nullptr;

@@ -113,22 +113,17 @@ Shards Collectives::reduce_scatter(
 }
 
 Shards Collectives::all_to_all(
-    MeshDim at,
-    ShardsRef in,
-    int64_t split_dim,
-    PartsRef split_parts,
-    int64_t concat_dim,
-    PartsRef concat_parts) {
+    MeshDim at, ShardsRef in, const SplitDim& split, const SplitDim& concat) {
   const int64_t n = at.mesh.size(at.dim);
-  check_parts(in, split_dim, split_parts, n);
-  check_part_counts(in, concat_parts, n);
+  check_parts(in, split.dim, split.parts, n);
+  check_part_counts(in, concat.parts, n);
   if (!begins(at, in, n)) return {in.begin(), in.end()};
   for (size_t i = 0; i < in.size(); ++i) {
     TORCH_INTERNAL_ASSERT(
-        in[i].size(concat_dim) == concat_parts[i][coordinate_of(at, i)]);
+        in[i].size(concat.dim) == concat.parts[i][coordinate_of(at, i)]);
   }
   count("all_to_all", at, in, [&](size_t i, int64_t c) {
-    return bytes_but(in[i], split_parts[i][c], in[i].size(split_dim));
+    return bytes_but(in[i], split.parts[i][c], in[i].size(split.dim));
   });
   const BelowAutograd guard;
   if (in[0].is_meta()) {
@@ -136,14 +131,13 @@ Shards Collectives::all_to_all(
         at, in, [&](const at::Tensor& shard, int64_t c, size_t i) {
           return empty_exchanged(
               shard,
-              split_dim,
-              split_parts[i][c],
-              concat_dim,
-              total(concat_parts[i]));
+              split.dim,
+              split.parts[i][c],
+              concat.dim,
+              total(concat.parts[i]));
         });
   }
-  return do_all_to_all(
-      at, in, split_dim, split_parts, concat_dim, concat_parts);
+  return do_all_to_all(at, in, split, concat);
 }
 
 Shards Collectives::broadcast(MeshDim at, ShardsRef in) {

@@ -38,6 +38,13 @@ using ShardsRef = c10::ArrayRef<at::Tensor>;
 using Parts = Sizes;
 using PartsRef = c10::ArrayRef<Parts>;
 
+// A dimension of shards and the parts that it is split into, a list for each
+// local position.
+struct SplitDim {
+  int64_t dim;
+  PartsRef parts;
+};
+
 // The group along one dimension of a mesh.
 struct MeshDim {
   const DeviceMesh& mesh;
@@ -68,17 +75,11 @@ class Collectives {
   Shards reduce_scatter(
       MeshDim at, ShardsRef in, int64_t dim, PartsRef parts, ReduceOp op);
 
-  // From split along `concat_dim` to split along `split_dim`: each rank splits
-  // its shard along `split_dim` into `split_parts`, sends part c to rank c, and
-  // concatenates what it receives along `concat_dim`, whose sizes are
-  // `concat_parts`.
+  // From split along `concat` to split along `split`: each rank splits its
+  // shard into the parts of `split`, sends part c to rank c, and concatenates
+  // what it receives, whose sizes are the parts of `concat`.
   Shards all_to_all(
-      MeshDim at,
-      ShardsRef in,
-      int64_t split_dim,
-      PartsRef split_parts,
-      int64_t concat_dim,
-      PartsRef concat_parts);
+      MeshDim at, ShardsRef in, const SplitDim& split, const SplitDim& concat);
 
   // Every rank gets the shard of the group's first rank. All have one shape.
   Shards broadcast(MeshDim at, ShardsRef in);
@@ -113,10 +114,8 @@ class Collectives {
   virtual Shards do_all_to_all(
       MeshDim at,
       ShardsRef in,
-      int64_t split_dim,
-      PartsRef split_parts,
-      int64_t concat_dim,
-      PartsRef concat_parts) = 0;
+      const SplitDim& split,
+      const SplitDim& concat) = 0;
   virtual Shards do_broadcast(MeshDim at, ShardsRef in) = 0;
   virtual Shards do_scatter(
       MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) = 0;

@@ -3,8 +3,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/add.h>
-#include <ATen/ops/logical_and.h>
-#include <ATen/ops/logical_or.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/mul.h>
@@ -29,22 +27,19 @@ void accumulate(
     const at::Tensor& first,
     const at::Tensor& term,
     ReduceOp op) {
-  const bool logical = out.scalar_type() == c10::ScalarType::Bool;
+  if (out.scalar_type() == c10::ScalarType::Bool) {
+    // A sum is `or`, a product is `and`.
+    op = op == ReduceOp::Product ? ReduceOp::Min
+         : op == ReduceOp::Min   ? op
+                                 : ReduceOp::Max;
+  }
   switch (op) {
     case ReduceOp::Sum:
     case ReduceOp::Avg:
-      if (logical) {
-        at::logical_or_out(out, first, term);
-      } else {
-        at::add_out(out, first, term);
-      }
+      at::add_out(out, first, term);
       return;
     case ReduceOp::Product:
-      if (logical) {
-        at::logical_and_out(out, first, term);
-      } else {
-        at::mul_out(out, first, term);
-      }
+      at::mul_out(out, first, term);
       return;
     case ReduceOp::Min:
       at::minimum_out(out, first, term);

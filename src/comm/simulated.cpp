@@ -15,44 +15,44 @@ namespace {
 using Positions = c10::SmallVector<int64_t, 8>;
 using Pieces = c10::SmallVector<at::Tensor, 8>;
 
-// Calls fn(group) for each group along the dimension, once.
+// The shards that fn(group, out) writes for each group along the dimension.
 template <typename Fn>
-void for_each_group(MeshDim at, Fn fn) {
+Shards by_group(MeshDim at, ShardsRef in, Fn fn) {
+  Shards out(in.size());
   const auto positions = static_cast<int64_t>(at.mesh.all_ranks().size());
   for (int64_t position = 0; position < positions; ++position) {
     if (at.mesh.coordinate(position, at.dim) != 0) continue;
-    fn(at.mesh.group(position, at.dim));
+    fn(at.mesh.group(position, at.dim), out);
   }
+  return out;
+}
+
+Pieces pieces_of(ShardsRef in, const Positions& group) {
+  Pieces pieces;
+  for (const int64_t p : group) pieces.push_back(in[p]);
+  return pieces;
 }
 
 class SimulatedCollectives final : public Collectives {
  protected:
   Shards do_all_reduce(MeshDim at, ShardsRef in, ReduceOp op) override {
-    Shards out(in.size());
-    for_each_group(at, [&](const Positions& group) {
-      Pieces terms;
-      for (const int64_t p : group) terms.push_back(in[p]);
+    return by_group(at, in, [&](const Positions& group, Shards& out) {
       auto& first = out[group[0]];
       first = empty_result(in[group[0]].sizes(), in[group[0]].options());
-      reduce_into(first, terms, op);
+      reduce_into(first, pieces_of(in, group), op);
       copy_to_others(out, group);
     });
-    return out;
   }
 
   Shards do_all_gather(
       MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) override {
-    Shards out(in.size());
-    for_each_group(at, [&](const Positions& group) {
+    return by_group(at, in, [&](const Positions& group, Shards& out) {
       const auto& sizes = parts[group[0]];
       auto& first = out[group[0]];
       first = empty_resized(in[group[0]], dim, total(sizes));
-      Pieces pieces;
-      for (const int64_t p : group) pieces.push_back(in[p]);
-      concatenate(first, pieces, dim);
+      concatenate(first, pieces_of(in, group), dim);
       copy_to_others(out, group);
     });
-    return out;
   }
 
   Shards do_reduce_scatter(
@@ -61,55 +61,40 @@ class SimulatedCollectives final : public Collectives {
       int64_t dim,
       PartsRef parts,
       ReduceOp op) override {
-    Shards out(in.size());
-    for_each_group(at, [&](const Positions& group) {
+    return by_group(at, in, [&](const Positions& group, Shards& out) {
       // Reduced whole and then split: n operations, not n times n.
       const auto& first = in[group[0]];
       const at::Tensor whole = empty_result(first.sizes(), first.options());
-      Pieces terms;
-      for (const int64_t p : group) terms.push_back(in[p]);
-      reduce_into(whole, terms, op);
+      reduce_into(whole, pieces_of(in, group), op);
       scatter_parts(out, group, whole, dim, parts[group[0]]);
     });
-    return out;
   }
 
   Shards do_all_to_all(
       MeshDim at,
       ShardsRef in,
-      int64_t split_dim,
-      PartsRef split_parts,
-      int64_t concat_dim,
-      PartsRef concat_parts) override {
-    Shards out(in.size());
-    for_each_group(at, [&](const Positions& group) {
-      const auto& concat = concat_parts[group[0]];
-      const at::Tensor whole =
-          empty_resized(in[group[0]], concat_dim, total(concat));
-      Pieces pieces;
-      for (const int64_t p : group) pieces.push_back(in[p]);
-      concatenate(whole, pieces, concat_dim);
-      scatter_parts(out, group, whole, split_dim, split_parts[group[0]]);
+      const SplitDim& split,
+      const SplitDim& concat) override {
+    return by_group(at, in, [&](const Positions& group, Shards& out) {
+      const at::Tensor whole = empty_resized(
+          in[group[0]], concat.dim, total(concat.parts[group[0]]));
+      concatenate(whole, pieces_of(in, group), concat.dim);
+      scatter_parts(out, group, whole, split.dim, split.parts[group[0]]);
     });
-    return out;
   }
 
   Shards do_broadcast(MeshDim at, ShardsRef in) override {
-    Shards out(in.size());
-    for_each_group(at, [&](const Positions& group) {
+    return by_group(at, in, [&](const Positions& group, Shards& out) {
       out[group[0]] = fresh_copy(in[group[0]]);
       copy_to_others(out, group);
     });
-    return out;
   }
 
   Shards do_scatter(
       MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) override {
-    Shards out(in.size());
-    for_each_group(at, [&](const Positions& group) {
+    return by_group(at, in, [&](const Positions& group, Shards& out) {
       scatter_parts(out, group, in[group[0]], dim, parts[group[0]]);
     });
-    return out;
   }
 
   Shards do_all_to_all_rows(
@@ -117,8 +102,7 @@ class SimulatedCollectives final : public Collectives {
       ShardsRef in,
       PartsRef send_rows,
       PartsRef recv_rows) override {
-    Shards out(in.size());
-    for_each_group(at, [&](const Positions& group) {
+    return by_group(at, in, [&](const Positions& group, Shards& out) {
       Pieces pieces(group.size());
       // Where each sender's rows for the next receiver begin.
       Positions next(group.size(), 0);
@@ -135,7 +119,6 @@ class SimulatedCollectives final : public Collectives {
         concatenate(mine, pieces, 0);
       }
     });
-    return out;
   }
 
   void do_agree(

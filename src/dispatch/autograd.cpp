@@ -218,6 +218,20 @@ class Redistribute final : public BoundaryNode {
   std::string name() const override { return "RedistributeBackward"; }
 };
 
+// Records, where it is wanted, that `local` was taken from `tensor`.
+template <class Node, class Local>
+void record_local(
+    const at::Tensor& tensor, PlacementsRef grad_placements, Local& local) {
+  if (records(tensor)) {
+    record(
+        make_node<Node>(
+            distributed_meta(tensor).spec,
+            Placements(grad_placements.begin(), grad_placements.end())),
+        tensor,
+        local);
+  }
+}
+
 }  // namespace
 
 at::Tensor grad_in_layout(
@@ -259,30 +273,14 @@ std::vector<at::Tensor> to_shards(
   for (const auto& shard : current_shards(tensor)) {
     locals.push_back(shard_alias(shard, tensor));
   }
-  if (!records(tensor)) {
-    return locals;
-  }
-  record(
-      make_node<ToShards>(
-          distributed_meta(tensor).spec,
-          Placements(grad_placements.begin(), grad_placements.end())),
-      tensor,
-      locals);
+  record_local<ToShards>(tensor, grad_placements, locals);
   return locals;
 }
 
 at::Tensor to_whole(
     const at::Tensor& replicated, PlacementsRef grad_placements) {
   auto whole = shard_alias(current_shards(replicated)[0], replicated);
-  if (!records(replicated)) {
-    return whole;
-  }
-  record(
-      make_node<ToWhole>(
-          distributed_meta(replicated).spec,
-          Placements(grad_placements.begin(), grad_placements.end())),
-      replicated,
-      whole);
+  record_local<ToWhole>(replicated, grad_placements, whole);
   return whole;
 }
 

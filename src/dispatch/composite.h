@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ATen/core/stack.h>
+#include <c10/macros/Macros.h>
 
 #include "dispatch/op_info.h"
 
@@ -30,8 +31,7 @@ class CompositeScope {
  public:
   CompositeScope();
   ~CompositeScope();
-  CompositeScope(const CompositeScope&) = delete;
-  CompositeScope& operator=(const CompositeScope&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(CompositeScope);
 };
 
 // Whether ATen makes the op of others, above every backend.

@@ -147,29 +147,30 @@ InferredOutputs from_rule(
 
 }  // namespace
 
-bool can_infer(const OpInfo& op, const Rule& rule) {
-  return rule.output_sizes || rule.elementwise || has_meta_kernel(op, rule);
-}
-
 InferredOutputs infer_outputs(
     const OpInfo& op,
     const Rule& rule,
     c10::ArrayRef<c10::IValue> args,
     const CallTensors& tensors,
     const OpCall& call) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      can_infer(op, rule),
-      "Operator ",
-      op.display_name,
-      " has neither a meta kernel nor output_sizes in its rule: the shape of "
-      "its result is unknown");
   if (rule.output_sizes) {
     return from_rule(op, rule, call);
   }
   if (has_meta_kernel(op, rule)) {
     return from_meta_kernel(op, args, tensors, call);
   }
-  return from_broadcasting(op, tensors, call);
+  if (rule.elementwise) {
+    return from_broadcasting(op, tensors, call);
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      op.only_writes,
+      "Operator ",
+      op.display_name,
+      " has neither a meta kernel nor output_sizes in its rule: the shape of "
+      "its result is unknown");
+  InferredOutputs none;
+  none.returns.resize(op.returns.size());
+  return none;
 }
 
 }  // namespace tessera::detail

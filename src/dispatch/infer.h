@@ -21,12 +21,10 @@ struct InferredOutputs {
   bool dtypes_known = true;
 };
 
-// Whether infer_outputs has a way to tell.
-bool can_infer(const OpInfo& op, const Rule& rule);
-
 // Asks the op's meta kernel, or else the rule. `tensors` are the call's tensor
 // arguments as rules see them; `call` holds the same. Shape errors are ATen's
-// own. Throws c10::NotImplementedError if neither can tell.
+// own. Throws c10::NotImplementedError if neither can tell, unless the op only
+// writes arguments: then nothing is known of its results.
 InferredOutputs infer_outputs(
     const OpInfo& op,
     const Rule& rule,

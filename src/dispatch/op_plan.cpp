@@ -171,20 +171,6 @@ void check_written_sizes(
   }
 }
 
-InferredOutputs infer(
-    const OpInfo& op,
-    const Rule& rule,
-    c10::ArrayRef<c10::IValue> args,
-    const CallTensors& call,
-    const OpCall& op_call) {
-  if (op.only_writes && !can_infer(op, rule)) {
-    InferredOutputs none;
-    none.returns.resize(op.returns.size());
-    return none;
-  }
-  return infer_outputs(op, rule, args, call, op_call);
-}
-
 // One call on its way to a plan: what is known of it before a row is chosen.
 class Planner {
  public:
@@ -200,7 +186,7 @@ class Planner {
     }
     plan_->slots = tensors_.slots;
     call_.emplace(op.handle.schema(), args, tensor_args(plan_->inputs));
-    outputs_ = infer(op, rule_, args, tensors_, *call_);
+    outputs_ = infer_outputs(op, rule_, args, tensors_, *call_);
     written_ = written_tensors(op, tensors_);
     check_written_sizes(op, outputs_, written_, plan_->inputs);
     leading_ = leading_outputs(outputs_, written_, plan_->inputs);
@@ -263,7 +249,7 @@ class Planner {
     // Results may follow the strides that redistributed shards have.
     if (!plan_->redistributions.empty() && !op_.only_writes) {
       const OpCall call(op_.handle.schema(), args_, std::move(arranged));
-      outputs_ = infer(op_, rule_, args_, tensors_, call);
+      outputs_ = infer_outputs(op_, rule_, args_, tensors_, call);
     }
   }
 

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 
+#include <array>
 #include <memory>
 #include <string_view>
 
@@ -65,19 +66,9 @@ void for_each_aten_op(F use) {
 }  // namespace
 
 const char* to_string(OpKind kind) {
-  switch (kind) {
-    case OpKind::kRule:
-      return "rule";
-    case OpKind::kComposition:
-      return "composition";
-    case OpKind::kOwnKernel:
-      return "own kernel";
-    case OpKind::kGathered:
-      return "gathered inputs";
-    case OpKind::kRefused:
-      return "refused";
-  }
-  return "";
+  static constexpr std::array kNames{
+      "rule", "composition", "own kernel", "gathered inputs", "refused"};
+  return kNames.at(static_cast<size_t>(kind));
 }
 
 void run_as_dense(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

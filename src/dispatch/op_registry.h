@@ -61,6 +61,12 @@ class OpRegistry {
   void sparse(const char* op, Kernel&& kernel) {
     sparse_aten_.impl(op, std::forward<Kernel>(kernel));
   }
+  // The same for two names of one op.
+  template <class Kernel>
+  void sparse(const char* op, const char* alias, const Kernel& kernel) {
+    sparse(op, kernel);
+    sparse(alias, kernel);
+  }
 
   // An op of our own, by define_op (own_op.h): its kernels for plain and for
   // meta tensors, and its gradient if it has one. Distributed tensors are

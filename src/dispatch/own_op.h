@@ -72,7 +72,13 @@ inline bool records(const at::Tensor& tensor) {
 template <class T>
 concept HasMembers = requires { T::kMembers; };
 
-// References to all members, and to those of members, in order.
+template <class T>
+constexpr bool kIsTuple = false;
+template <class... T>
+constexpr bool kIsTuple<std::tuple<T...>> = true;
+
+// References to all members, and to those of members, in order. A tuple is a
+// struct whose members have no names.
 template <class T>
 auto leaves(T& value) {
   if constexpr (HasMembers<T>) {
@@ -81,10 +87,29 @@ auto leaves(T& value) {
           return std::tuple_cat(leaves(value.*member)...);
         },
         T::kMembers);
+  } else if constexpr (kIsTuple<std::remove_const_t<T>>) {
+    return std::apply(
+        [](auto&... part) { return std::tuple_cat(leaves(part)...); }, value);
   } else {
     return std::tie(value);
   }
 }
+
+// A tensor that the op writes: Tensor(a!) of a schema.
+struct Written {
+  Written() = default;
+  explicit Written(at::Tensor& given) : tensor(given) {}
+  at::Tensor tensor;
+};
+
+// Which part of a table or of a dimension a plain tensor holds: from `first`
+// on, of `size` in all. Of distributed tensors the layout says it.
+struct HeldPart {
+  int64_t first = 0;
+  std::optional<int64_t> size = std::nullopt;
+  static constexpr auto kMembers =
+      std::tuple{&HeldPart::first, &HeldPart::size};
+};
 
 // How the dispatcher passes a member.
 template <class T>
@@ -103,6 +128,18 @@ struct Passed<at::Tensor> {
 template <>
 struct Passed<std::optional<at::Tensor>> {
   using type = const std::optional<at::Tensor>&;
+};
+template <>
+struct Passed<Written> {
+  using type = at::Tensor&;
+};
+
+// An op of ATen that has a kernel of its own: what it gives, and the parts of
+// its arguments. Its kernels take a tuple of them.
+template <class R, class... Parts>
+struct AtenOp {
+  using Result = R;
+  using Args = std::tuple<Parts...>;
 };
 
 // The functions that the dispatcher sees, made of those that take Args.
@@ -161,6 +198,10 @@ struct OpFunctions<Op, std::tuple<T&...>> {
   }
   static std::string full_name() { return "tessera::" + name(); }
 };
+
+// A kernel that takes Args, as the dispatcher calls it.
+template <class Op, typename Op::Result (*kKernel)(const typename Op::Args&)>
+constexpr auto kUnpacked = &OpFunctions<Op>::template unpacked<kKernel>;
 
 // Calls the op through the dispatcher.
 template <class Op>

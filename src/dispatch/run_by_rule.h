@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 
+#include <optional>
 #include <utility>
 
 #include "dispatch/kernel.h"
@@ -21,6 +22,11 @@ torch::jit::Stack run_by_rule(const OpInfo& op, Args&&... args) {
   torch::jit::push(stack, std::forward<Args>(args)...);
   run_op(op, &stack);
   return stack;
+}
+
+// Whether an optional argument is there: what is left out may be undefined.
+inline bool is_given(const std::optional<at::Tensor>& tensor) {
+  return tensor.has_value() && tensor->defined();
 }
 
 // Without pending reductions: what is used more than once is reduced once.

@@ -11,54 +11,6 @@ namespace tessera::detail {
 
 namespace {
 
-// For each local position: the sizes along tensor dimension `dim` of the shards
-// in its group, under `placements`.
-std::vector<Parts> group_parts(
-    const DeviceMesh& mesh,
-    int64_t mesh_dim,
-    SizesRef sizes,
-    PlacementsRef placements,
-    int64_t dim) {
-  std::vector<Parts> parts;
-  for (const int64_t position : mesh.local_positions()) {
-    Parts sizes_of_group;
-    for (const int64_t peer : mesh.group(position, mesh_dim)) {
-      sizes_of_group.push_back(
-          local_range(sizes[dim], dim, mesh, placements, peer).size);
-    }
-    parts.push_back(std::move(sizes_of_group));
-  }
-  return parts;
-}
-
-Shards slice(
-    const DeviceMesh& mesh,
-    SizesRef sizes,
-    const Step& step,
-    const Shards& in,
-    Slices slices) {
-  const int64_t dim = step.after[step.mesh_dim].dim();
-  Shards out;
-  for (size_t i = 0; i < in.size(); ++i) {
-    const int64_t position = mesh.local_positions()[i];
-    const auto held = local_range(sizes[dim], dim, mesh, step.before, position);
-    const auto kept = local_range(sizes[dim], dim, mesh, step.after, position);
-    auto part = in[i].narrow(dim, kept.begin - held.begin, kept.size);
-    switch (slices) {
-      case Slices::Alias:
-        break;
-      case Slices::Contiguous:
-        part = part.contiguous();
-        break;
-      case Slices::Copy:
-        part = part.clone(at::MemoryFormat::Contiguous);
-        break;
-    }
-    out.push_back(std::move(part));
-  }
-  return out;
-}
-
 // What a rank that adds nothing to a reduction by `op` must hold.
 at::Tensor neutral(const at::Tensor& like, ReduceOp op) {
   switch (op) {
@@ -74,59 +26,103 @@ at::Tensor neutral(const at::Tensor& like, ReduceOp op) {
   TORCH_INTERNAL_ASSERT(false, "unknown reduction");
 }
 
-Shards to_partial(const DeviceMesh& mesh, const Step& step, const Shards& in) {
-  const auto op = step.after[step.mesh_dim].reduce_op();
-  Shards out;
-  for (size_t i = 0; i < in.size(); ++i) {
-    const int64_t position = mesh.local_positions()[i];
-    out.push_back(
-        mesh.coordinate(position, step.mesh_dim) == 0 ? in[i]
-                                                      : neutral(in[i], op));
-  }
-  return out;
-}
+// Runs the steps of one redistribution of a tensor of global `sizes`.
+class StepRunner {
+ public:
+  StepRunner(const DeviceMesh& mesh, SizesRef sizes, Slices slices)
+      : mesh_(mesh), sizes_(sizes), slices_(slices) {}
 
-Shards run_step(
-    const DeviceMesh& mesh,
-    SizesRef sizes,
-    const Step& step,
-    const Shards& in,
-    Slices slices) {
-  const int64_t m = step.mesh_dim;
-  const MeshDim at{mesh, m};
-  const Placement& before = step.before[m];
-  const Placement& after = step.after[m];
-  switch (step.kind) {
-    case Step::Kind::AllGather:
-      return collectives(mesh).all_gather(
-          at,
-          in,
-          before.dim(),
-          group_parts(mesh, m, sizes, step.before, before.dim()));
-    case Step::Kind::AllToAll:
-      return collectives(mesh).all_to_all(
-          at,
-          in,
-          after.dim(),
-          group_parts(mesh, m, sizes, step.after, after.dim()),
-          before.dim(),
-          group_parts(mesh, m, sizes, step.before, before.dim()));
-    case Step::Kind::AllReduce:
-      return collectives(mesh).all_reduce(at, in, before.reduce_op());
-    case Step::Kind::ReduceScatter:
-      return collectives(mesh).reduce_scatter(
-          at,
-          in,
-          after.dim(),
-          group_parts(mesh, m, sizes, step.after, after.dim()),
-          before.reduce_op());
-    case Step::Kind::Slice:
-      return slice(mesh, sizes, step, in, slices);
-    case Step::Kind::ToPartial:
-      return to_partial(mesh, step, in);
+  Shards run(const Step& step, const Shards& in) const {
+    const MeshDim at{mesh_, step.mesh_dim};
+    const Placement& before = step.before[step.mesh_dim];
+    const Placement& after = step.after[step.mesh_dim];
+    auto& comm = collectives(mesh_);
+    switch (step.kind) {
+      case Step::Kind::AllGather:
+        return comm.all_gather(
+            at, in, before.dim(), parts(step, step.before, before.dim()));
+      case Step::Kind::AllToAll:
+        return comm.all_to_all(
+            at,
+            in,
+            {after.dim(), parts(step, step.after, after.dim())},
+            {before.dim(), parts(step, step.before, before.dim())});
+      case Step::Kind::AllReduce:
+        return comm.all_reduce(at, in, before.reduce_op());
+      case Step::Kind::ReduceScatter:
+        return comm.reduce_scatter(
+            at,
+            in,
+            after.dim(),
+            parts(step, step.after, after.dim()),
+            before.reduce_op());
+      case Step::Kind::Slice:
+        return slice(step, in);
+      case Step::Kind::ToPartial:
+        return to_partial(step, in);
+    }
+    TORCH_INTERNAL_ASSERT(false, "unknown step");
   }
-  TORCH_INTERNAL_ASSERT(false, "unknown step");
-}
+
+ private:
+  // For each local position: the sizes along tensor dimension `dim` of the
+  // shards in its group, under `placements`.
+  std::vector<Parts> parts(
+      const Step& step, PlacementsRef placements, int64_t dim) const {
+    std::vector<Parts> parts;
+    for (const int64_t position : mesh_.local_positions()) {
+      Parts sizes_of_group;
+      for (const int64_t peer : mesh_.group(position, step.mesh_dim)) {
+        sizes_of_group.push_back(
+            local_range(sizes_[dim], dim, mesh_, placements, peer).size);
+      }
+      parts.push_back(std::move(sizes_of_group));
+    }
+    return parts;
+  }
+
+  Shards slice(const Step& step, const Shards& in) const {
+    const int64_t dim = step.after[step.mesh_dim].dim();
+    const auto range = [&](PlacementsRef placements, size_t i) {
+      return local_range(
+          sizes_[dim], dim, mesh_, placements, mesh_.local_positions()[i]);
+    };
+    Shards out;
+    for (size_t i = 0; i < in.size(); ++i) {
+      const auto held = range(step.before, i);
+      const auto kept = range(step.after, i);
+      auto part = in[i].narrow(dim, kept.begin - held.begin, kept.size);
+      switch (slices_) {
+        case Slices::Alias:
+          break;
+        case Slices::Contiguous:
+          part = part.contiguous();
+          break;
+        case Slices::Copy:
+          part = part.clone(at::MemoryFormat::Contiguous);
+          break;
+      }
+      out.push_back(std::move(part));
+    }
+    return out;
+  }
+
+  Shards to_partial(const Step& step, const Shards& in) const {
+    const auto op = step.after[step.mesh_dim].reduce_op();
+    Shards out;
+    for (size_t i = 0; i < in.size(); ++i) {
+      const int64_t position = mesh_.local_positions()[i];
+      out.push_back(
+          mesh_.coordinate(position, step.mesh_dim) == 0 ? in[i]
+                                                         : neutral(in[i], op));
+    }
+    return out;
+  }
+
+  const DeviceMesh& mesh_;
+  SizesRef sizes_;
+  Slices slices_;
+};
 
 // Whether the step leaves elements in the order in memory that they have.
 bool keeps_strides(const DeviceMesh& mesh, const Step& step, Slices slices) {
@@ -172,8 +168,9 @@ Shards run_steps(
       shards[i] = shards[i].to_dense();
     }
   }
+  const StepRunner runner(mesh, sizes, slices);
   for (const Step& step : plan.steps) {
-    shards = run_step(mesh, sizes, step, shards, slices);
+    shards = runner.run(step, shards);
   }
   return shards;
 }

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/macros/Macros.h>
 
 #include <atomic>
 #include <optional>
@@ -133,8 +134,7 @@ class MadeLike {
  public:
   explicit MadeLike(const at::Tensor& base);
   ~MadeLike();
-  MadeLike(const MadeLike&) = delete;
-  MadeLike& operator=(const MadeLike&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(MadeLike);
 
  private:
   bool left_ = false;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/result.h"
+#include "embedding/row_exchange.h"
 
 namespace tessera::detail {
 
@@ -72,10 +73,9 @@ class Router {
  public:
   Router(
       const LookupInput& input,
+      const LookupQuery& query,
       c10::IntArrayRef bounds,
-      int64_t self,
-      int64_t left_out,
-      bool count_rows)
+      int64_t self)
       : indices_(input.indices.cpu().contiguous()),
         bounds_(input.bounds.cpu().contiguous()),
         index_(indices_.const_data_ptr<Index>()),
@@ -84,8 +84,8 @@ class Router {
         owners_(bounds),
         ranks_(static_cast<int64_t>(bounds.size()) - 1),
         self_(static_cast<int32_t>(self)),
-        left_out_(left_out),
-        count_rows_(count_rows) {}
+        left_out_(query.left_out()),
+        count_rows_(query.strategy == BagStrategy::Cheapest) {}
 
   BagRoute route() {
     count();
@@ -255,18 +255,15 @@ AskedBags unpack(
 
 BagRoute route_bags(
     const LookupInput& input,
+    const LookupQuery& query,
     c10::IntArrayRef bounds,
-    int64_t self,
-    int64_t left_out,
-    bool count_rows,
-    at::ScalarType index_dtype) {
+    int64_t self) {
   const auto with = [&](auto index, auto sent) {
-    return Router<decltype(index), decltype(sent)>(
-               input, bounds, self, left_out, count_rows)
+    return Router<decltype(index), decltype(sent)>(input, query, bounds, self)
         .route();
   };
   const bool narrow = input.indices.scalar_type() == at::kInt;
-  if (index_dtype == at::kInt) {
+  if (index_dtype(bounds.back()) == at::kInt) {
     return narrow ? with(int32_t{}, int32_t{}) : with(int64_t{}, int32_t{});
   }
   return narrow ? with(int32_t{}, int64_t{}) : with(int64_t{}, int64_t{});

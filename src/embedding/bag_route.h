@@ -31,15 +31,14 @@ struct BagRoute {
   bool padding = false;  // whether some entries are padding
 };
 
-// `bounds` are the owners' first rows, then the end of the table, cut as
-// torch.chunk does. Requires: indices within the table.
+// `bounds` are the owners' first rows, then the end of the table, chunked as
+// torch.chunk does; `self` is the rank's own place among them. Rows are counted
+// where the query's strategy depends on it. Requires: indices within the table.
 BagRoute route_bags(
     const LookupInput& input,
+    const LookupQuery& query,
     c10::IntArrayRef bounds,
-    int64_t self,
-    int64_t left_out,
-    bool count_rows,
-    at::ScalarType index_dtype);
+    int64_t self);
 
 // What others ask of a rank.
 struct AskedBags {

@@ -1,11 +1,8 @@
-#include "embedding/column_lookup.h"
-
+// Lookups in a column-wise sharded table.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 
-#include "embedding/bag_route.h"
-#include "embedding/handshake.h"
-#include "embedding/row_exchange.h"
+#include "embedding/make_lookup.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {
@@ -27,16 +24,14 @@ class ColumnLookup final : public TableLookup {
         counts_(std::move(counts)),
         all_(gather()) {}
 
-  Gradients backward(
-      ShardsRef grads,
-      const at::Tensor& weight,
-      bool table_needs_grad) override {
+  Gradients backward(const BackwardPass& pass) override {
+    const auto& [grads, weight, table_needs_grad] = pass;
     Shards by_bag;
     for (size_t i = 0; i < grads.size(); ++i) {
       by_bag.push_back(grads[i].view({input(i).bags(), table().sizes[1]}));
     }
-    const auto own =
-        comm().all_to_all(along(), by_bag, 1, counts_.columns, 0, counts_.bags);
+    const auto own = comm().all_to_all(
+        along(), by_bag, {1, counts_.columns}, {0, counts_.bags});
     Gradients result;
     result.per_sample_weights.resize(grads.size());
     if (settled_.weights_need_grad) {
@@ -69,8 +64,8 @@ class ColumnLookup final : public TableLookup {
             embedding_bag_part(shards[i], whole(), all_[i], query().mode));
       }
     }
-    const auto met =
-        comm().all_to_all(along(), pooled, 0, counts_.bags, 1, counts_.columns);
+    const auto met = comm().all_to_all(
+        along(), pooled, {0, counts_.bags}, {1, counts_.columns});
     std::vector<at::Tensor> results(met.begin(), met.end());
     for (size_t i = 0; !query().pools && i < results.size(); ++i) {
       auto sizes = input(i).indices.sizes().vec();
@@ -170,32 +165,24 @@ class ColumnLookup final : public TableLookup {
 
 }  // namespace
 
-c10::intrusive_ptr<TableLookup> make_column_lookup(
-    LookupRequest request,
-    const WantedGradients& wanted,
-    const LocalError& error) {
+LookupPtr make_column_lookup(LookupRequest request, const LocalError& error) {
   const Spec& table = *request.table;
   const int64_t ranks = table.mesh.size(0);
   std::vector<BagRequests> requests;
-  for (const auto& input : request.inputs) {
-    requests.push_back(
-        bag_requests(ranks, input, request.query, wanted, error));
+  for (size_t i = 0; i < request.inputs.size(); ++i) {
+    requests.push_back(bag_requests(request, i, error));
     for (auto& told : requests.back()) {
-      told.indices = input.indices.numel();
-      told.bags = input.bags();
+      told.indices = request.inputs[i].indices.numel();
+      told.bags = request.inputs[i].bags();
     }
   }
   const auto handshake =
       shake_hands({table.mesh, 0}, requests, error, request.query.caller->name);
   ColumnCounts counts;
   for (const auto& told : handshake.told) {
-    counts.bags.emplace_back();
-    counts.entries.emplace_back();
+    counts.bags.push_back(each_of(told, &BagRequest::bags));
+    counts.entries.push_back(each_of(told, &BagRequest::indices));
     counts.columns.push_back(chunk_sizes(table.sizes[1], ranks));
-    for (const auto& theirs : told) {
-      counts.bags.back().push_back(theirs.bags);
-      counts.entries.back().push_back(theirs.indices);
-    }
   }
   return c10::make_intrusive<ColumnLookup>(
       std::move(request), handshake.settled, std::move(counts));

@@ -9,10 +9,9 @@
 #include "dispatch/autograd.h"
 #include "dispatch/op_plan.h"
 #include "dispatch/tensor.h"
-#include "embedding/handshake.h"
 #include "embedding/lookup_op.h"
 #include "embedding/lookup_strategy.h"
-#include "embedding/row_lookup.h"
+#include "embedding/make_lookup.h"
 #include "tessera/embedding.h"
 #include "tessera/shard_math.h"
 
@@ -199,7 +198,6 @@ void register_embeddings(OpRegistry& ops) {
   ops.explained_by("embedding", &explain_embedding);
   register_bag_op(ops);
   register_embedding_bag(ops);
-  register_gather(ops);
   register_renorm(ops);
 }
 

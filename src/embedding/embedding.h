@@ -1,6 +1,5 @@
-// aten::embedding, aten::_embedding_bag, aten::embedding_renorm_ and
-// aten::gather on distributed tensors, and the ops of our own that carry them
-// out.
+// aten::embedding, aten::_embedding_bag and aten::embedding_renorm_ on
+// distributed tensors, and the ops of our own that carry them out.
 #pragma once
 
 #include <string_view>
@@ -15,7 +14,6 @@ inline constexpr std::string_view kBagCause = "aten::_embedding_bag";
 
 void register_bag_op(OpRegistry& ops);         // bag_op.cpp
 void register_embedding_bag(OpRegistry& ops);  // embedding_bag.cpp
-void register_gather(OpRegistry& ops);         // gather.cpp
 void register_lookup_op(OpRegistry& ops);      // lookup_op.cpp
 void register_renorm(OpRegistry& ops);         // renorm.cpp
 

@@ -70,20 +70,24 @@ std::vector<Parts> shake_hands(
   return told;
 }
 
+Parts each_of(const BagRequests& requests, int64_t BagRequest::*number) {
+  Parts numbers;
+  for (const auto& request : requests) {
+    numbers.push_back(request.*number);
+  }
+  return numbers;
+}
+
 BagRequests bag_requests(
-    int64_t ranks,
-    const LookupInput& input,
-    const LookupQuery& query,
-    const WantedGradients& wanted,
-    const LocalError& error) {
-  BagRequest request;
-  request.flags =
-      (error.text.empty() ? 0 : BagRequest::kLocalError) |
-      (input.per_sample_weights.defined() ? BagRequest::kPerSampleWeights : 0) |
-      (wanted.per_sample_weights ? BagRequest::kGradient : 0) |
-      (wanted.any ? BagRequest::kRecorded : 0);
-  request.fingerprint = query.fingerprint();
-  return BagRequests(ranks, request);
+    const LookupRequest& request, size_t local, const LocalError& error) {
+  const bool weighted = request.inputs[local].per_sample_weights.defined();
+  BagRequest told;
+  told.flags = (error.text.empty() ? 0 : BagRequest::kLocalError) |
+               (weighted ? BagRequest::kPerSampleWeights : 0) |
+               (request.wanted.per_sample_weights ? BagRequest::kGradient : 0) |
+               (request.wanted.any ? BagRequest::kRecorded : 0);
+  told.fingerprint = request.query.fingerprint();
+  return BagRequests(request.table->mesh.size(request.mesh_dim), told);
 }
 
 Handshake shake_hands(

@@ -43,14 +43,13 @@ struct BagRequest {
 // By the coordinate of the other rank, itself included.
 using BagRequests = std::vector<BagRequest>;
 
-// The same request to each of `ranks`, with the query's fingerprint and all
-// flags but kPadding.
+// One number of each of them.
+Parts each_of(const BagRequests& requests, int64_t BagRequest::*number);
+
+// The same request of a local position to each rank, with the query's
+// fingerprint and all flags but kPadding.
 BagRequests bag_requests(
-    int64_t ranks,
-    const LookupInput& input,
-    const LookupQuery& query,
-    const WantedGradients& wanted,
-    const LocalError& error);
+    const LookupRequest& request, size_t local, const LocalError& error);
 
 // The end of a handshake, the same on every rank of a group.
 struct Handshake {

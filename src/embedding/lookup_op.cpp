@@ -78,10 +78,7 @@ at::Tensor LookupBackward::on_data(const Args& args) {
   if (!options.sparse) {
     return lookup_rows_backward(
         args.grad,
-        args.indices,
-        args.rows.first,
-        rows,
-        table_rows,
+        {args.indices, args.rows.first, rows, table_rows},
         options.padding_idx,
         options.scale_grad_by_freq);
   }
@@ -91,10 +88,7 @@ at::Tensor LookupBackward::on_data(const Args& args) {
       "gradients: leave one of them off");
   return lookup_rows_sparse_backward(
       args.grad,
-      args.indices,
-      args.rows.first,
-      rows,
-      table_rows,
+      {args.indices, args.rows.first, rows, table_rows},
       options.padding_idx);
 }
 

@@ -24,15 +24,6 @@ struct LookupArgs {
       &LookupArgs::sparse};
 };
 
-// Which part of a table or of a dimension a plain tensor holds: from `first`
-// on, of `size` in all. Of distributed tensors the layout says it.
-struct HeldPart {
-  int64_t first = 0;
-  std::optional<int64_t> size = std::nullopt;
-  static constexpr auto kMembers =
-      std::tuple{&HeldPart::first, &HeldPart::size};
-};
-
 // out[..., :] is the row of each index; zeros for rows that are not held.
 // Throws c10::IndexError for an index outside the table.
 struct Lookup {

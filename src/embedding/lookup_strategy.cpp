@@ -90,11 +90,12 @@ std::string StrategyResult::explain(
 // The bytes are those of docs/embedding_bags.md, of a forward pass. The
 // backward passes send the same rows back, so that they change little.
 bool owners_pool(
-    const Spec& table,
-    const LookupQuery& query,
-    const AskedOfOthers& asked,
-    bool per_sample_weights,
+    const LookupRequest& request,
+    const SettledLookup& settled,
+    const BagRequest& sum,
     at::ScalarType argmax_dtype) {
+  const Spec& table = *request.table;
+  const LookupQuery& query = request.query;
   if (query.strategy != BagStrategy::Cheapest) {
     return query.strategy == BagStrategy::Pooled;
   }
@@ -102,11 +103,11 @@ bool owners_pool(
   const int64_t element = query.mode == BagMode::kMax
                               ? size_of(table.dtype) + size_of(argmax_dtype)
                               : size_of(accumulate_dtype(table.dtype));
-  const int64_t weight = per_sample_weights ? size_of(table.dtype) : 0;
+  const int64_t weight = settled.per_sample_weights ? size_of(table.dtype) : 0;
   const int64_t width = width_of(table);
-  const int64_t pooled =
-      asked.bags * (index + width * element) + asked.entries * (index + weight);
-  const int64_t rows = asked.rows * (index + width * size_of(table.dtype));
+  const int64_t pooled = sum.all_bags * (index + width * element) +
+                         sum.all_indices * (index + weight);
+  const int64_t rows = sum.all_rows * (index + width * size_of(table.dtype));
   return pooled < rows;
 }
 

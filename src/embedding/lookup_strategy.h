@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "embedding/handshake.h"
 #include "embedding/table_lookup.h"
 #include "plan/lookup_cost.h"
 #include "tessera/spec.h"
@@ -62,20 +63,13 @@ class StrategyResult {
   bool exchanges_ = false;
 };
 
-// What all ranks together ask of others.
-struct AskedOfOthers {
-  int64_t bags;  // pairs of a bag and an owner
-  int64_t entries;
-  int64_t rows;  // distinct ones
-};
-
 // Whether owners pool the bags asked of them, or send rows: as the query says,
-// or whichever sends fewer bytes over all ranks.
+// or whichever sends fewer bytes over all ranks, given the sum of their
+// requests.
 bool owners_pool(
-    const Spec& table,
-    const LookupQuery& query,
-    const AskedOfOthers& asked,
-    bool per_sample_weights,
+    const LookupRequest& request,
+    const SettledLookup& settled,
+    const BagRequest& sum,
     at::ScalarType argmax_dtype);
 
 }  // namespace tessera::detail

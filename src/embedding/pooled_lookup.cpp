@@ -1,5 +1,4 @@
-#include "embedding/pooled_lookup.h"
-
+// Bags of a row-wise sharded table that the owners of rows pool.
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -7,7 +6,7 @@
 
 #include <limits>
 
-#include "embedding/row_exchange.h"
+#include "embedding/make_lookup.h"
 
 namespace tessera::detail {
 
@@ -103,19 +102,16 @@ class PooledLookup final : public TableLookup {
  public:
   PooledLookup(
       LookupRequest request,
-      const SettledLookup& settled,
+      const Handshake& handshake,
       std::vector<BagRoute> routes,
-      c10::ArrayRef<BagRequests> told,
       at::ScalarType argmax_dtype)
-      : TableLookup(std::move(request), settled),
+      : TableLookup(std::move(request), handshake.settled),
         argmax_dtype_(argmax_dtype),
-        move_{request_.table, request_.mesh_dim, settled.silent},
-        sides_(ask_owners(std::move(routes), told)) {}
+        move_{request_.table, request_.mesh_dim, settled_.silent},
+        sides_(ask_owners(std::move(routes), handshake.told)) {}
 
-  Gradients backward(
-      ShardsRef grads,
-      const at::Tensor& weight,
-      bool table_needs_grad) override {
+  Gradients backward(const BackwardPass& pass) override {
+    const auto& [grads, weight, table_needs_grad] = pass;
     Shards sent;
     for (size_t i = 0; i < sides_.size(); ++i) {
       sent.push_back(grad_of_asked(i, grads[i]));
@@ -195,10 +191,8 @@ class PooledLookup final : public TableLookup {
     side.bags = route.bags.to(device);
     side.places = route.places.to(device);
     side.route = std::move(route);
-    for (const auto& request : told) {
-      side.asked_bags.push_back(request.bags);
-      side.asked_entries.push_back(request.indices);
-    }
+    side.asked_bags = each_of(told, &BagRequest::bags);
+    side.asked_entries = each_of(told, &BagRequest::indices);
     if (query().mode == BagMode::kMean) {
       const BagIndices own{
           .indices = input(i).indices,
@@ -365,14 +359,13 @@ class PooledLookup final : public TableLookup {
 
 }  // namespace
 
-c10::intrusive_ptr<TableLookup> make_pooled_lookup(
+LookupPtr make_pooled_lookup(
     LookupRequest request,
-    const SettledLookup& settled,
+    const Handshake& handshake,
     std::vector<BagRoute> routes,
-    c10::ArrayRef<BagRequests> told,
     at::ScalarType argmax_dtype) {
   return c10::make_intrusive<PooledLookup>(
-      std::move(request), settled, std::move(routes), told, argmax_dtype);
+      std::move(request), handshake, std::move(routes), argmax_dtype);
 }
 
 }  // namespace tessera::detail

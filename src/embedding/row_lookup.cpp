@@ -1,7 +1,7 @@
-#include "embedding/row_lookup.h"
-
+// Lookups by the row exchange.
 #include <ATen/ops/arange.h>
 
+#include "embedding/make_lookup.h"
 #include "kernels/lookup/embedding.h"
 
 namespace tessera::detail {
@@ -15,10 +15,8 @@ class RowLookup final : public TableLookup {
       : TableLookup(std::move(request), settled),
         exchange_(std::move(exchange)) {}
 
-  Gradients backward(
-      ShardsRef grads,
-      const at::Tensor& weight,
-      bool table_needs_grad) override {
+  Gradients backward(const BackwardPass& pass) override {
+    const auto& [grads, weight, table_needs_grad] = pass;
     Shards sums;
     for (size_t i = 0; i < grads.size(); ++i) {
       sums.push_back(grad_of_fetched(i, grads[i]));
@@ -96,7 +94,7 @@ class RowLookup final : public TableLookup {
         query().caller == &kEmbeddingCaller ? table().dtype : sum_dtype());
     if (!query().pools) {
       return lookup_rows_backward(
-          grad, exchange_.route(i).place, 0, wanted(i), wanted(i), -1, false);
+          grad, {exchange_.route(i).place, 0, wanted(i), wanted(i)}, -1, false);
     }
     BagGradient gradient{grad, fetched_part(i), bags(i), query().mode};
     if (auto& weights = gradient.input.per_sample_weights;
@@ -115,13 +113,10 @@ class RowLookup final : public TableLookup {
     const int64_t padding = query().padding_idx;
     return query().sparse
                ? lookup_rows_sparse_backward(
-                     given, asked, held.begin, held.size, rows(), padding)
+                     given, {asked, held.begin, held.size, rows()}, padding)
                : lookup_rows_backward(
                      given,
-                     asked,
-                     held.begin,
-                     held.size,
-                     rows(),
+                     {asked, held.begin, held.size, rows()},
                      padding,
                      false);
   }
@@ -146,7 +141,7 @@ class RowLookup final : public TableLookup {
 
 }  // namespace
 
-c10::intrusive_ptr<TableLookup> make_row_lookup(
+LookupPtr make_row_lookup(
     LookupRequest request, const SettledLookup& settled, RowExchange exchange) {
   return c10::make_intrusive<RowLookup>(
       std::move(request), settled, std::move(exchange));

@@ -1,13 +1,10 @@
-#include "embedding/row_wise_lookup.h"
-
+// Lookups in a row-wise sharded table: the handshake, and what follows from it.
 #include <algorithm>
 #include <limits>
 
 #include "comm/result.h"
-#include "embedding/handshake.h"
 #include "embedding/lookup_strategy.h"
-#include "embedding/pooled_lookup.h"
-#include "embedding/row_lookup.h"
+#include "embedding/make_lookup.h"
 
 namespace tessera::detail {
 
@@ -48,17 +45,10 @@ bool has_padding(const LookupInput& input, const LookupQuery& query) {
 
 }  // namespace
 
-c10::intrusive_ptr<TableLookup> make_row_wise_lookup(
-    LookupRequest request,
-    const WantedGradients& wanted,
-    const LocalError& error) {
+LookupPtr make_row_wise_lookup(LookupRequest request, const LocalError& error) {
   const Spec& table = *request.table;
   const LookupQuery& query = request.query;
-  const MeshDim at{table.mesh, request.mesh_dim};
   const Sizes bounds = owner_bounds(table, request.mesh_dim);
-  const auto self = [&](size_t i) {
-    return table.mesh.coordinate(table.mesh.local_positions()[i], at.dim);
-  };
   const auto rows_of = [&](size_t i) {
     return route_rows_without(
         request.inputs[i].indices, bounds, query.left_out());
@@ -68,46 +58,34 @@ c10::intrusive_ptr<TableLookup> make_row_wise_lookup(
   std::vector<BagRequests> requests;
   for (size_t i = 0; i < request.inputs.size(); ++i) {
     const auto& input = request.inputs[i];
-    requests.push_back(
-        bag_requests(table.mesh.size(at.dim), input, query, wanted, error));
+    const int64_t self = request.coordinate(i);
+    requests.push_back(bag_requests(request, i, error));
     if (query.strategy == BagStrategy::Rows) {
       rows.push_back(rows_of(i));
-      tell(requests[i], rows[i], self(i), has_padding(input, query));
+      tell(requests[i], rows[i], self, has_padding(input, query));
     } else {
-      bags.push_back(route_bags(
-          input,
-          bounds,
-          self(i),
-          query.left_out(),
-          /*count_rows=*/query.strategy == BagStrategy::Cheapest,
-          index_dtype(table.sizes[0])));
-      tell(requests[i], bags[i], self(i));
+      bags.push_back(route_bags(input, query, bounds, self));
+      tell(requests[i], bags[i], self);
     }
   }
-  const auto [told, settled, sum] =
-      shake_hands(at, requests, error, query.caller->name);
+  const auto handshake =
+      shake_hands(request.along(), requests, error, query.caller->name);
+  const auto& [told, settled, sum] = handshake;
   // The argmax is counted from 0, and one number is kept for "none".
   const auto argmax_dtype =
       sum.longest <= std::numeric_limits<uint8_t>::max() ? at::kByte : at::kInt;
-  if (owners_pool(
-          table,
-          query,
-          {sum.all_bags, sum.all_indices, sum.all_rows},
-          settled.per_sample_weights,
-          argmax_dtype)) {
+  if (owners_pool(request, settled, sum, argmax_dtype)) {
     return make_pooled_lookup(
-        std::move(request), settled, std::move(bags), told, argmax_dtype);
+        std::move(request), handshake, std::move(bags), argmax_dtype);
   }
   std::vector<Parts> asked;
   for (size_t i = 0; i < request.inputs.size(); ++i) {
     if (rows.size() == i) {
       rows.push_back(rows_of(i));
     }
-    asked.emplace_back();
-    for (const auto& their : told[i]) {
-      asked[i].push_back(their.rows);
-    }
-    asked[i][self(i)] = rows[i].counts[self(i)];
+    const int64_t self = request.coordinate(i);
+    asked.push_back(each_of(told[i], &BagRequest::rows));
+    asked[i][self] = rows[i].counts[self];
   }
   RowExchange exchange(
       {request.table, request.mesh_dim, settled.silent},

@@ -15,9 +15,8 @@
 #include "dispatch/grad_layout.h"
 #include "dispatch/own_op.h"
 #include "dispatch/run_by_rule.h"
-#include "embedding/column_lookup.h"
+#include "embedding/make_lookup.h"
 #include "embedding/renorm.h"
-#include "embedding/row_wise_lookup.h"
 #include "tessera/language.h"
 #include "tessera/shard_math.h"
 
@@ -91,7 +90,7 @@ class LookupNode : public torch::autograd::Function<LookupNode> {
     if (steps) {
       begin_write(table, query.caller->name);
     }
-    auto result = lookup.backward(local, table, table_needs_grad);
+    auto result = lookup.backward({local, table, table_needs_grad});
     if (steps) {
       table.unsafeGetTensorImpl()->bump_version();
     }
@@ -220,13 +219,18 @@ std::vector<at::Tensor> look_up(
       std::any_of(weights.begin(), weights.end(), [](const auto& tensor) {
         return records(tensor);
       });
-  const WantedGradients wanted{by_weights || records(weight), by_weights};
-  LookupRequest request{table, mesh_dim, std::move(inputs), query, table};
+  LookupRequest request{
+      table,
+      mesh_dim,
+      std::move(inputs),
+      query,
+      table,
+      {by_weights || records(weight), by_weights}};
   // A table on one rank has all columns of all rows, however it is sharded.
   const auto make = sharding.is_shard(0) && table->mesh.size() > 1
                         ? make_row_wise_lookup
                         : make_column_lookup;
-  auto lookup = make(std::move(request), wanted, error);
+  auto lookup = make(std::move(request), error);
   return run_lookup(weight, weights, std::move(lookup));
 }
 

@@ -2,8 +2,8 @@
 // of rows or bags, of any length, on each rank. What at::embedding,
 // at::embedding_bag and the functions on ShardedTensors share: what is asked,
 // and the autograd node. The strategies are classes of their own: rows that
-// move (row_lookup.h), bags that owners pool (pooled_lookup.h), and
-// column-wise sharded tables (column_lookup.h).
+// move (row_lookup.cpp), bags that owners pool (pooled_lookup.cpp), and
+// column-wise sharded tables (column_lookup.cpp); see make_lookup.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -71,6 +71,12 @@ struct LookupInput {
 // Of a rank with a local error, whose input is not looked at.
 LookupInput no_input(at::Device device);
 
+// What the backward pass will be for.
+struct WantedGradients {
+  bool any = false;                 // there will be a backward pass
+  bool per_sample_weights = false;  // that gives their gradient
+};
+
 // A lookup by the local ranks.
 struct LookupRequest {
   SpecPtr table;
@@ -78,12 +84,14 @@ struct LookupRequest {
   std::vector<LookupInput> inputs;  // one for each local position
   LookupQuery query = {};
   SpecPtr gradient = {};  // the layout of the table's gradient
-};
+  WantedGradients wanted = {};
 
-// What the backward pass will be for.
-struct WantedGradients {
-  bool any = false;                 // there will be a backward pass
-  bool per_sample_weights = false;  // that gives their gradient
+  MeshDim along() const { return {table->mesh, mesh_dim}; }
+  // The coordinate of a local position among the ranks that share the table.
+  int64_t coordinate(size_t local) const {
+    return table->mesh.coordinate(
+        table->mesh.local_positions()[local], mesh_dim);
+  }
 };
 
 // What the handshake has settled for all ranks.
@@ -99,6 +107,13 @@ struct SettledLookup {
 // pass. Nothing here is recorded for autograd.
 class TableLookup : public torch::CustomClassHolder {
  public:
+  struct BackwardPass {
+    ShardsRef grads;
+    // The same table; undefined unless per_sample_weights need it, which then
+    // is unchanged, or the query has a step.
+    const at::Tensor& weight;
+    bool table_needs_grad;
+  };
   struct Gradients {
     Shards table;                                // empty where not wanted
     std::vector<at::Tensor> per_sample_weights;  // undefined likewise
@@ -106,11 +121,9 @@ class TableLookup : public torch::CustomClassHolder {
 
   // The result of each local rank. May renormalise the table. Called once.
   std::vector<at::Tensor> forward(const at::Tensor& weight);
-  // `weight` is the same table; undefined unless per_sample_weights need it,
-  // which then is unchanged, or the query has a step, which then is made: if
-  // the table needs a gradient, its rows move and the result has none.
-  virtual Gradients backward(
-      ShardsRef grads, const at::Tensor& weight, bool table_needs_grad) = 0;
+  // If the query has a step and the table needs a gradient, the rows move and
+  // the result has none.
+  virtual Gradients backward(const BackwardPass& pass) = 0;
 
   const LookupQuery& query() const { return request_.query; }
   const SpecPtr& gradient() const { return request_.gradient; }

@@ -12,11 +12,11 @@ std::atomic<const volatile int32_t*> device_error_flag{nullptr};
 
 void raise_recorded_errors() {}
 
-const LookupKernels& lookup_kernels_cuda() { return lookup_kernels_composed(); }
+const LookupKernels& LookupKernels::cuda() { return LookupKernels::composed(); }
 
-const GatherKernels& gather_kernels_cuda() { return gather_kernels_composed(); }
+const GatherKernels& GatherKernels::cuda() { return GatherKernels::composed(); }
 
-const BagKernels& bag_kernels_cuda() { return bag_kernels_composed(); }
+const BagKernels& BagKernels::cuda() { return BagKernels::composed(); }
 
 decltype(fill_random_)* fill_random_cuda() { return fill_random_on_host; }
 

@@ -8,14 +8,13 @@ void register_ops(OpRegistry& ops) {
   register_composites(ops);
   register_factors(ops);
   register_fused_optimizers(ops);
+  register_gather(ops);
   register_grad_scaler(ops);
   register_index(ops);
   register_losses(ops);
-  register_moments(ops);
   register_nonzero(ops);
-  register_norms(ops);
-  register_random_composed(ops);
-  register_random_fills(ops);
+  register_random(ops);
+  register_reductions(ops);
   register_sparse(ops);
   register_sparse_arithmetic(ops);
   register_sum_gradients(ops);

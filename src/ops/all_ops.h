@@ -6,26 +6,15 @@
 
 namespace tessera::detail {
 
-void register_batch_norm(OpRegistry& ops);
-void register_bins(OpRegistry& ops);
-void register_composites(OpRegistry& ops);
-void register_factors(OpRegistry& ops);
-void register_fused_optimizers(OpRegistry& ops);
-void register_grad_scaler(OpRegistry& ops);
-void register_index(OpRegistry& ops);
-void register_losses(OpRegistry& ops);
-void register_moments(OpRegistry& ops);
-void register_nonzero(OpRegistry& ops);
-void register_norms(OpRegistry& ops);
-void register_random_composed(OpRegistry& ops);
-void register_random_fills(OpRegistry& ops);
-void register_sparse(OpRegistry& ops);
-void register_sparse_arithmetic(OpRegistry& ops);
-void register_sum_gradients(OpRegistry& ops);
-void register_views(OpRegistry& ops);
-void register_weight_norm(OpRegistry& ops);
+using RegisterOps = void(OpRegistry& ops);
+RegisterOps register_batch_norm, register_bins, register_composites,
+    register_factors, register_fused_optimizers, register_gather,
+    register_grad_scaler, register_index, register_losses, register_nonzero,
+    register_random, register_reductions, register_sparse,
+    register_sparse_arithmetic, register_sum_gradients, register_views,
+    register_weight_norm;
 
 // All of them.
-void register_ops(OpRegistry& ops);
+RegisterOps register_ops;
 
 }  // namespace tessera::detail

@@ -16,6 +16,7 @@
 #include <array>
 #include <tuple>
 
+#include "dispatch/own_op.h"
 #include "dispatch/run_by_rule.h"
 #include "ops/all_ops.h"
 
@@ -24,14 +25,40 @@ namespace {
 
 using BatchNormResults = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-bool was_given(const std::optional<at::Tensor>& tensor) {
-  return tensor.has_value() && tensor->defined();
-}
+// The arguments that the ops of batch norm share.
+struct Affine {
+  at::Tensor input;
+  std::optional<at::Tensor> weight;
+  std::optional<at::Tensor> bias;
+  static constexpr auto kMembers =
+      std::tuple{&Affine::input, &Affine::weight, &Affine::bias};
+};
+
+struct Running {
+  std::optional<at::Tensor> mean;
+  std::optional<at::Tensor> var;
+  static constexpr auto kMembers = std::tuple{&Running::mean, &Running::var};
+};
+
+// The same where the schema says that they are written.
+struct WrittenRunning {
+  Written mean;
+  Written var;
+  static constexpr auto kMembers =
+      std::tuple{&WrittenRunning::mean, &WrittenRunning::var};
+  operator Running() const { return {mean.tensor, var.tensor}; }
+};
+
+struct Rates {
+  double momentum;
+  double eps;
+  static constexpr auto kMembers = std::tuple{&Rates::momentum, &Rates::eps};
+};
 
 std::optional<at::Tensor> in_dtype(
     const std::optional<at::Tensor>& tensor, at::ScalarType dtype) {
-  return was_given(tensor) ? std::optional<at::Tensor>(tensor->to(dtype))
-                           : std::nullopt;
+  return is_given(tensor) ? std::optional<at::Tensor>(tensor->to(dtype))
+                          : std::nullopt;
 }
 
 at::Tensor reduced(const at::Tensor& tensor) {
@@ -64,57 +91,37 @@ void blend(
     const std::optional<at::Tensor>& running,
     const at::Tensor& value,
     double m) {
-  if (was_given(running)) {
+  if (is_given(running)) {
     running->copy_(at::add(at::mul(*running, 1 - m), at::mul(value, m)));
   }
 }
 
 // ATen's kernel for statistics that are given.
-at::Tensor normalized(
-    const at::Tensor& input,
-    const std::optional<at::Tensor>& weight,
-    const std::optional<at::Tensor>& bias,
-    const at::Tensor& mean,
-    const at::Tensor& var,
-    double eps) {
+BatchNormResults normalized(
+    const Affine& affine, const Running& running, const Rates& rates) {
   static const OpInfo& op = aten_op("native_batch_norm");
-  return run_by_rule(
-             op,
-             input,
-             weight,
-             bias,
-             mean,
-             var,
-             /*training=*/false,
-             0.0,
-             eps)[0]
-      .toTensor();
+  const auto results = run_by_rule(
+      op,
+      affine.input,
+      affine.weight,
+      affine.bias,
+      running.mean,
+      running.var,
+      /*training=*/false,
+      rates.momentum,
+      rates.eps);
+  return {results[0].toTensor(), results[1].toTensor(), results[2].toTensor()};
 }
 
-BatchNormResults native_batch_norm(
-    const at::Tensor& input,
-    const std::optional<at::Tensor>& weight,
-    const std::optional<at::Tensor>& bias,
-    const std::optional<at::Tensor>& running_mean,
-    const std::optional<at::Tensor>& running_var,
+BatchNormResults batch_norm(
+    const Affine& affine,
+    const Running& running,
     bool training,
-    double momentum,
-    double eps) {
-  static const OpInfo& op = aten_op("native_batch_norm");
+    const Rates& rates) {
   if (!training) {
-    const auto results = run_by_rule(
-        op,
-        input,
-        weight,
-        bias,
-        running_mean,
-        running_var,
-        training,
-        momentum,
-        eps);
-    return {
-        results[0].toTensor(), results[1].toTensor(), results[2].toTensor()};
+    return normalized(affine, running, rates);
   }
+  const at::Tensor& input = affine.input;
   const auto dtype = accumulate_dtype(input.scalar_type());
   const auto dims = sample_dims(input);
   const auto values = input.to(dtype);
@@ -124,61 +131,46 @@ BatchNormResults native_batch_norm(
   const auto centred = at::sub(values, by_channel(mean, input));
   const auto var = reduced(at::mean(at::mul(centred, centred), dims));
   const auto count = static_cast<double>(samples_of(input));
-  blend(running_mean, mean, momentum);
-  blend(running_var, at::mul(var, count / (count - 1)), momentum);
+  blend(running.mean, mean, rates.momentum);
+  blend(running.var, at::mul(var, count / (count - 1)), rates.momentum);
+  const Affine wide{
+      input, in_dtype(affine.weight, dtype), in_dtype(affine.bias, dtype)};
   return {
-      normalized(
-          input,
-          in_dtype(weight, dtype),
-          in_dtype(bias, dtype),
-          mean,
-          var,
-          eps),
+      std::get<0>(normalized(wide, {mean, var}, {0, rates.eps})),
       mean,
-      at::rsqrt(at::add(var, eps))};
+      at::rsqrt(at::add(var, rates.eps))};
 }
 
-BatchNormResults with_statistics(
-    const at::Tensor& input,
-    const std::optional<at::Tensor>& weight,
-    const std::optional<at::Tensor>& bias,
-    at::Tensor& running_mean,
-    at::Tensor& running_var,
-    bool training,
-    double momentum,
-    double eps) {
-  return detail::native_batch_norm(
-      input, weight, bias, running_mean, running_var, training, momentum, eps);
-}
+// What the backward pass is given besides gradient, input and weight.
+struct Saved {
+  Running running;
+  std::optional<at::Tensor> mean;
+  std::optional<at::Tensor> invstd;
+  bool train = false;
+  double eps = 0;
+  std::array<bool, 3> wanted = {};
+  static constexpr auto kMembers = std::tuple{
+      &Saved::running,
+      &Saved::mean,
+      &Saved::invstd,
+      &Saved::train,
+      &Saved::eps,
+      &Saved::wanted};
+};
 
-BatchNormResults without_statistics(
-    const at::Tensor& input,
-    const std::optional<at::Tensor>& weight,
-    const std::optional<at::Tensor>& bias,
-    bool /*training*/,
-    double momentum,
-    double eps) {
-  return detail::native_batch_norm(
-      input, weight, bias, std::nullopt, std::nullopt, true, momentum, eps);
-}
-
-BatchNormResults native_batch_norm_backward(
+BatchNormResults batch_norm_backward(
     const at::Tensor& grad,
     const at::Tensor& input,
     const std::optional<at::Tensor>& weight,
-    const std::optional<at::Tensor>& running_mean,
-    const std::optional<at::Tensor>& running_var,
-    const std::optional<at::Tensor>& saved_mean,
-    const std::optional<at::Tensor>& saved_invstd,
-    bool train,
-    double eps,
-    std::array<bool, 3> wanted) {
+    const Saved& saved) {
+  const bool train = saved.train;
   const auto dtype = accumulate_dtype(input.scalar_type());
   const auto dims = sample_dims(input);
   const auto dy = grad.to(dtype);
-  const auto mean = (train ? *saved_mean : *running_mean).to(dtype);
-  const auto invstd = train ? saved_invstd->to(dtype)
-                            : at::rsqrt(at::add(running_var->to(dtype), eps));
+  const auto mean = (train ? *saved.mean : *saved.running.mean).to(dtype);
+  const auto invstd =
+      train ? saved.invstd->to(dtype)
+            : at::rsqrt(at::add(saved.running.var->to(dtype), saved.eps));
   const auto centred = at::sub(input.to(dtype), by_channel(mean, input));
   auto sum = at::sum(dy, dims);
   auto dot = at::sum(at::mul(dy, centred), dims);
@@ -188,12 +180,11 @@ BatchNormResults native_batch_norm_backward(
     sum = both.select(0, 0);
     dot = both.select(0, 1);
   }
-  const auto parameter_dtype =
-      was_given(weight) ? weight->scalar_type() : dtype;
+  const auto parameter_dtype = is_given(weight) ? weight->scalar_type() : dtype;
   BatchNormResults results;
-  if (wanted[0]) {
+  if (saved.wanted[0]) {
     const auto scale =
-        was_given(weight) ? at::mul(invstd, weight->to(dtype)) : invstd;
+        is_given(weight) ? at::mul(invstd, weight->to(dtype)) : invstd;
     auto change = dy;
     if (train) {
       const auto count = static_cast<double>(samples_of(input));
@@ -205,93 +196,122 @@ BatchNormResults native_batch_norm_backward(
     std::get<0>(results) =
         at::mul(change, by_channel(scale, input)).to(input.scalar_type());
   }
-  if (wanted[1]) {
+  if (saved.wanted[1]) {
     std::get<1>(results) = at::mul(dot, invstd).to(parameter_dtype);
   }
-  if (wanted[2]) {
+  if (saved.wanted[2]) {
     std::get<2>(results) = sum.to(parameter_dtype);
   }
   return results;
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> with_update(
-    const at::Tensor& input,
-    const std::optional<at::Tensor>& weight,
-    const std::optional<at::Tensor>& bias,
-    at::Tensor& running_mean,
-    at::Tensor& running_var,
-    double momentum,
-    double eps) {
-  auto [output, mean, invstd] = detail::native_batch_norm(
-      input, weight, bias, running_mean, running_var, true, momentum, eps);
-  return {output, mean, invstd, at::empty({0}, at::kByte)};
+at::Tensor no_reserve() { return at::empty({0}, at::kByte); }
+
+// Each op of ATen's, by the parts of its arguments.
+using Native = AtenOp<BatchNormResults, Affine, Running, bool, Rates>;
+BatchNormResults native_batch_norm(const Native::Args& args) {
+  return std::apply(batch_norm, args);
 }
 
-BatchNormResults update_backward(
-    const at::Tensor& grad,
-    const at::Tensor& input,
-    const at::Tensor& weight,
-    const std::optional<at::Tensor>& running_mean,
-    const std::optional<at::Tensor>& running_var,
-    const std::optional<at::Tensor>& saved_mean,
-    const std::optional<at::Tensor>& saved_invstd,
-    bool update,
-    double eps,
-    std::array<bool, 3> wanted,
-    const at::Tensor& /*reserve*/) {
-  return detail::native_batch_norm_backward(
-      grad,
-      input,
-      weight,
-      running_mean,
-      running_var,
-      saved_mean,
-      saved_invstd,
-      update,
-      eps,
-      wanted);
+using Legit = AtenOp<BatchNormResults, Affine, WrittenRunning, bool, Rates>;
+BatchNormResults with_statistics(const Legit::Args& args) {
+  return std::apply(batch_norm, args);
 }
 
-// Which kernel one device would take, cuDNN's say, is no matter here.
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t>
-batch_norm_impl_index(
-    const at::Tensor& input,
-    const std::optional<at::Tensor>& weight,
-    const std::optional<at::Tensor>& bias,
-    const std::optional<at::Tensor>& running_mean,
-    const std::optional<at::Tensor>& running_var,
-    bool training,
-    double momentum,
-    double eps,
-    bool /*cudnn_enabled*/) {
+using NoStatistics = AtenOp<BatchNormResults, Affine, bool, Rates>;
+BatchNormResults without_statistics(const NoStatistics::Args& args) {
+  const auto& [affine, training, rates] = args;
+  return batch_norm(affine, {}, /*training=*/true, rates);
+}
+
+using Backward = AtenOp<
+    BatchNormResults,
+    at::Tensor,
+    at::Tensor,
+    std::optional<at::Tensor>,
+    Saved>;
+BatchNormResults native_backward(const Backward::Args& args) {
+  return std::apply(batch_norm_backward, args);
+}
+
+// The last argument is the reserve.
+using UpdateBackward = AtenOp<
+    BatchNormResults,
+    at::Tensor,
+    at::Tensor,
+    at::Tensor,
+    Saved,
+    at::Tensor>;
+BatchNormResults update_backward(const UpdateBackward::Args& args) {
+  const auto& [grad, input, weight, saved, reserve] = args;
+  return batch_norm_backward(grad, input, weight, saved);
+}
+
+using Update = AtenOp<
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>,
+    Affine,
+    WrittenRunning,
+    Rates>;
+Update::Result with_update(const Update::Args& args) {
+  const auto& [affine, running, rates] = args;
+  return std::tuple_cat(
+      batch_norm(affine, running, /*training=*/true, rates),
+      std::tuple{no_reserve()});
+}
+
+// The last argument is whether cuDNN may serve. Which kernel one device would
+// take is no matter here.
+using ImplIndex = AtenOp<
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t>,
+    Affine,
+    Running,
+    bool,
+    Rates,
+    bool>;
+ImplIndex::Result batch_norm_impl_index(const ImplIndex::Args& args) {
+  const auto& [affine, running, training, rates, cudnn] = args;
+  const auto& [input, weight, bias] = affine;
   if (input.numel() == 0) {
     // ATen takes any number of dimensions here, and no statistics.
     auto output = input.clone();
-    if (was_given(weight)) {
+    if (is_given(weight)) {
       output = at::mul(output, weight->select(0, 0));
     }
-    if (was_given(bias)) {
+    if (is_given(bias)) {
       output = at::add(output, bias->select(0, 0));
     }
     const auto none = at::empty({0}, input.scalar_type());
-    return {output, none, none, at::empty({0}, at::kByte), 0};
+    return {output, none, none, no_reserve(), 0};
   }
-  auto [output, mean, invstd] = at::native_batch_norm(
-      input, weight, bias, running_mean, running_var, training, momentum, eps);
-  return {output, mean, invstd, at::empty({0}, at::kByte), 0};
+  return std::tuple_cat(
+      at::native_batch_norm(
+          input,
+          weight,
+          bias,
+          running.mean,
+          running.var,
+          training,
+          rates.momentum,
+          rates.eps),
+      std::tuple{no_reserve(), int64_t{0}});
 }
 
 }  // namespace
 
 void register_batch_norm(OpRegistry& ops) {
-  ops.composed("native_batch_norm", &detail::native_batch_norm);
-  ops.composed("_native_batch_norm_legit", &with_statistics);
-  ops.composed("_native_batch_norm_legit.no_stats", &without_statistics);
-  ops.composed("native_batch_norm_backward", &native_batch_norm_backward);
-  ops.composed("_batch_norm_with_update", &with_update);
-  ops.composed("batch_norm_backward", &update_backward);
-  ops.composed("_batch_norm_impl_index", &batch_norm_impl_index);
-  ops.above_autograd("_batch_norm_impl_index", &batch_norm_impl_index);
+  ops.composed("native_batch_norm", kUnpacked<Native, &native_batch_norm>);
+  ops.composed("_native_batch_norm_legit", kUnpacked<Legit, &with_statistics>);
+  ops.composed(
+      "_native_batch_norm_legit.no_stats",
+      kUnpacked<NoStatistics, &without_statistics>);
+  ops.composed(
+      "native_batch_norm_backward", kUnpacked<Backward, &native_backward>);
+  ops.composed("_batch_norm_with_update", kUnpacked<Update, &with_update>);
+  ops.composed(
+      "batch_norm_backward", kUnpacked<UpdateBackward, &update_backward>);
+  const auto impl_index = kUnpacked<ImplIndex, &batch_norm_impl_index>;
+  ops.composed("_batch_norm_impl_index", impl_index);
+  ops.above_autograd("_batch_norm_impl_index", impl_index);
 }
 
 }  // namespace tessera::detail

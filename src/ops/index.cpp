@@ -20,10 +20,6 @@ bool is_mask(const at::Tensor& index) {
   return index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
 }
 
-bool is_given(const std::optional<at::Tensor>& index) {
-  return index.has_value() && index->defined();
-}
-
 // Whether a mask covers the dimensions of `self` from `first` on.
 bool covers(const at::Tensor& mask, const at::Tensor& self, int64_t first) {
   return first + mask.dim() <= self.dim() &&

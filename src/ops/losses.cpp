@@ -64,8 +64,9 @@ int64_t count_terms(const at::Tensor& self, Terms terms) {
   return self.dim() == 2 ? self.size(0) : 1;
 }
 
-// The terms by the op's rule, then their reduction.
-class LossKernel final : public c10::OperatorKernel {
+// Asks the op's own kernel, by its rule, for another reduction and does the
+// rest over the whole tensor.
+class LossKernel : public c10::OperatorKernel {
  public:
   explicit LossKernel(const OpInfo& op)
       : op_(op), reduction_(argument_index(op, "reduction")) {}
@@ -76,14 +77,24 @@ class LossKernel final : public c10::OperatorKernel {
       torch::jit::Stack* stack) {
     auto& argument = torch::jit::peek(stack, reduction_, op_.args.size());
     const int64_t reduction = argument.toInt();
-    argument = int64_t{at::Reduction::None};
+    argument = instead_of(reduction);
     run_op(op_, stack);
+    finish(stack, reduction);
+  }
+
+ protected:
+  // The terms, and their reduction.
+  virtual int64_t instead_of(int64_t /*reduction*/) const {
+    return at::Reduction::None;
+  }
+  virtual void finish(torch::jit::Stack* stack, int64_t reduction) const {
     auto& losses = torch::jit::peek(stack, 0, op_.returns.size());
     losses = reduce(losses.toTensor(), reduction);
   }
 
- private:
   const OpInfo& op_;
+
+ private:
   const size_t reduction_;
 };
 
@@ -124,19 +135,15 @@ class LossGradientKernel final : public c10::OperatorKernel {
 
 // nll_loss and nll_loss2d. The mean is weighted: the sum over the samples'
 // total weight, which the gradient divides by in turn, whatever the layout.
-class NllLossKernel final : public c10::OperatorKernel {
+class NllLossKernel final : public LossKernel {
  public:
-  explicit NllLossKernel(const OpInfo& op)
-      : op_(op), reduction_(argument_index(op, "reduction")) {}
+  using LossKernel::LossKernel;
 
-  void operator()(
-      const c10::OperatorHandle&,
-      c10::DispatchKeySet,
-      torch::jit::Stack* stack) {
-    auto& argument = torch::jit::peek(stack, reduction_, op_.args.size());
-    const int64_t reduction = argument.toInt();
-    argument = not_mean(reduction);
-    run_op(op_, stack);
+ private:
+  int64_t instead_of(int64_t reduction) const override {
+    return not_mean(reduction);
+  }
+  void finish(torch::jit::Stack* stack, int64_t reduction) const override {
     if (reduction == at::Reduction::Mean) {
       auto& loss = torch::jit::peek(stack, 0, 2);
       auto& total_weight = torch::jit::peek(stack, 1, 2);
@@ -144,10 +151,6 @@ class NllLossKernel final : public c10::OperatorKernel {
       loss = at::div(loss.toTensor(), total_weight.toTensor());
     }
   }
-
- private:
-  const OpInfo& op_;
-  const size_t reduction_;
 };
 
 template <class Kernel, class... Args>

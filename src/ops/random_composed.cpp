@@ -26,6 +26,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "dispatch/own_op.h"
 #include "dispatch/tensor.h"
 #include "ops/all_ops.h"
 #include "ops/random.h"
@@ -87,32 +88,42 @@ at::Tensor bernoulli_by_number(
   return bernoulli_(out, p, std::move(generator));
 }
 
+// What a new tensor is like, where it differs from `self`.
+struct LikeOptions {
+  std::optional<at::ScalarType> dtype;
+  std::optional<at::Layout> layout;
+  std::optional<at::Device> device;
+  std::optional<bool> pin_memory;
+  std::optional<at::MemoryFormat> memory_format;
+  static constexpr auto kMembers = std::tuple{
+      &LikeOptions::dtype,
+      &LikeOptions::layout,
+      &LikeOptions::device,
+      &LikeOptions::pin_memory,
+      &LikeOptions::memory_format};
+
+  at::Tensor empty_like(const at::Tensor& self) const {
+    return at::empty_like(
+        self, dtype, layout, device, pin_memory, memory_format);
+  }
+};
+
+using FilledLike = AtenOp<at::Tensor, at::Tensor, LikeOptions>;
 template <
     at::Tensor& (*kFill)(at::Tensor&, double, double, OptionalGenerator),
     int kFrom>
-at::Tensor filled_like(
-    const at::Tensor& self,
-    std::optional<at::ScalarType> dtype,
-    std::optional<at::Layout> layout,
-    std::optional<at::Device> device,
-    std::optional<bool> pin_memory,
-    std::optional<at::MemoryFormat> memory_format) {
-  auto out =
-      at::empty_like(self, dtype, layout, device, pin_memory, memory_format);
+at::Tensor filled_like(const FilledLike::Args& args) {
+  const auto& [self, options] = args;
+  auto out = options.empty_like(self);
   return kFill(out, kFrom, 1, std::nullopt);
 }
 
-at::Tensor randint_from_like(
+at::Tensor randint(
     const at::Tensor& self,
-    c10::SymInt low,
-    c10::SymInt high,
-    std::optional<at::ScalarType> dtype,
-    std::optional<at::Layout> layout,
-    std::optional<at::Device> device,
-    std::optional<bool> pin_memory,
-    std::optional<at::MemoryFormat> memory_format) {
-  auto out =
-      at::empty_like(self, dtype, layout, device, pin_memory, memory_format);
+    const c10::SymInt& low,
+    const c10::SymInt& high,
+    const LikeOptions& options) {
+  auto out = options.empty_like(self);
   return random_from_to_(
       out,
       low.guard_int(__FILE__, __LINE__),
@@ -120,23 +131,16 @@ at::Tensor randint_from_like(
       std::nullopt);
 }
 
-at::Tensor randint_like(
-    const at::Tensor& self,
-    c10::SymInt high,
-    std::optional<at::ScalarType> dtype,
-    std::optional<at::Layout> layout,
-    std::optional<at::Device> device,
-    std::optional<bool> pin_memory,
-    std::optional<at::MemoryFormat> memory_format) {
-  return randint_from_like(
-      self,
-      0,
-      std::move(high),
-      dtype,
-      layout,
-      device,
-      pin_memory,
-      memory_format);
+using RandintFromLike =
+    AtenOp<at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, LikeOptions>;
+at::Tensor randint_from_like(const RandintFromLike::Args& args) {
+  return std::apply(randint, args);
+}
+
+using RandintLike = AtenOp<at::Tensor, at::Tensor, c10::SymInt, LikeOptions>;
+at::Tensor randint_like(const RandintLike::Args& args) {
+  const auto& [self, high, options] = args;
+  return randint(self, 0, high, options);
 }
 
 // Whether no element is negative or nan. Every rank of the mesh learns the
@@ -259,19 +263,36 @@ at::Tensor multinomial(
   return at::cat(drawn, -1);
 }
 
+at::Tensor& random_to_(
+    at::Tensor& self, int64_t to, OptionalGenerator generator) {
+  return random_from_to_(self, 0, to, std::move(generator));
+}
+
+at::Tensor& random_(at::Tensor& self, OptionalGenerator generator) {
+  return random_from_to_(self, 0, std::nullopt, std::move(generator));
+}
+
 }  // namespace
 
-void register_random_composed(OpRegistry& ops) {
+void register_random(OpRegistry& ops) {
+  ops.own_kernel("uniform_", &uniform_);
+  ops.own_kernel("normal_", &normal_);
+  ops.own_kernel("exponential_", &exponential_);
+  ops.own_kernel("bernoulli_.float", &bernoulli_);
+  ops.own_kernel("random_", &random_);
+  ops.own_kernel("random_.to", &random_to_);
+  ops.own_kernel("random_.from", &random_from_to_);
   ops.composed("log_normal_", &log_normal_);
   ops.composed("cauchy_", &cauchy_);
   ops.composed("geometric_", &geometric_);
   ops.composed("bernoulli_.Tensor", &bernoulli_by_tensor_);
   ops.composed("bernoulli", &bernoulli);
   ops.composed("bernoulli.p", &bernoulli_by_number);
-  ops.composed("rand_like", &filled_like<&uniform_, 0>);
-  ops.composed("randn_like", &filled_like<&normal_, 0>);
-  ops.composed("randint_like", &randint_like);
-  ops.composed("randint_like.low_dtype", &randint_from_like);
+  ops.composed("rand_like", kUnpacked<FilledLike, &filled_like<&uniform_, 0>>);
+  ops.composed("randn_like", kUnpacked<FilledLike, &filled_like<&normal_, 0>>);
+  ops.composed("randint_like", kUnpacked<RandintLike, &randint_like>);
+  ops.composed(
+      "randint_like.low_dtype", kUnpacked<RandintFromLike, &randint_from_like>);
   ops.composed("normal.Tensor_Tensor", &normal_by_tensors);
   ops.composed("normal.Tensor_float", &normal_by_mean);
   ops.composed("normal.float_Tensor", &normal_by_deviation);

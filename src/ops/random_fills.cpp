@@ -9,7 +9,6 @@
 #include "dispatch/random_stream.h"
 #include "dispatch/tensor.h"
 #include "kernels/random/random_fill.h"
-#include "ops/all_ops.h"
 #include "ops/random.h"
 #include "tessera/shard_math.h"
 
@@ -177,29 +176,6 @@ at::Tensor& random_from_to_(
        .from = from,
        .range = end - static_cast<uint64_t>(from)});
   return self;
-}
-
-namespace {
-
-at::Tensor& random_to_(
-    at::Tensor& self, int64_t to, OptionalGenerator generator) {
-  return random_from_to_(self, 0, to, std::move(generator));
-}
-
-at::Tensor& random_(at::Tensor& self, OptionalGenerator generator) {
-  return random_from_to_(self, 0, std::nullopt, std::move(generator));
-}
-
-}  // namespace
-
-void register_random_fills(OpRegistry& ops) {
-  ops.own_kernel("uniform_", &uniform_);
-  ops.own_kernel("normal_", &normal_);
-  ops.own_kernel("exponential_", &exponential_);
-  ops.own_kernel("bernoulli_.float", &bernoulli_);
-  ops.own_kernel("random_", &random_);
-  ops.own_kernel("random_.to", &random_to_);
-  ops.own_kernel("random_.from", &random_from_to_);
 }
 
 }  // namespace tessera::detail

@@ -168,16 +168,12 @@ at::Tensor to_dense(
 }  // namespace
 
 void register_sparse(OpRegistry& ops) {
-  ops.sparse("_indices", &indices);
-  ops.sparse("indices", &indices);
-  ops.sparse("_values", &values);
-  ops.sparse("values", &values);
+  ops.sparse("_indices", "indices", &indices);
+  ops.sparse("_values", "values", &values);
   ops.sparse("is_coalesced", &is_coalesced);
   ops.sparse("_nnz", &nnz);
-  ops.sparse("sparse_dim", &sparse_dim);
-  ops.sparse("_dimI", &sparse_dim);
-  ops.sparse("dense_dim", &dense_dim);
-  ops.sparse("_dimV", &dense_dim);
+  ops.sparse("sparse_dim", "_dimI", &sparse_dim);
+  ops.sparse("dense_dim", "_dimV", &dense_dim);
   ops.sparse("_coalesce", &coalesce);
   ops.sparse("_to_dense", &to_dense);
   ops.sparse(

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "plan/cost.h"
@@ -18,21 +19,14 @@ int64_t cut_by(const Placement& placement) {
 }
 
 const char* name_of(Step::Kind kind) {
-  switch (kind) {
-    case Step::Kind::AllGather:
-      return "all_gather";
-    case Step::Kind::AllToAll:
-      return "all_to_all";
-    case Step::Kind::AllReduce:
-      return "all_reduce";
-    case Step::Kind::ReduceScatter:
-      return "reduce_scatter";
-    case Step::Kind::Slice:
-      return "slice";
-    case Step::Kind::ToPartial:
-      return "to_partial";
-  }
-  TORCH_INTERNAL_ASSERT(false, "unknown kind of step");
+  static constexpr std::array kNames{
+      "all_gather",
+      "all_to_all",
+      "all_reduce",
+      "reduce_scatter",
+      "slice",
+      "to_partial"};
+  return kNames.at(static_cast<size_t>(kind));
 }
 
 // Whether mesh dimension `m` holds the same data as `from` and as `to`.

@@ -146,23 +146,24 @@ LocalArgument local_groups(size_t input) {
 }  // namespace
 
 void add_convolution_rules(RuleTable& table) {
-  Rule forward{.rows = convolution_rows, .output_sizes = convolution_sizes};
-  forward.local_arguments = {local_groups(0)};
-  table.add("aten::convolution", forward);
-
-  Rule backward{
-      .rows = convolution_backward_rows,
-      .output_sizes = convolution_backward_sizes};
-  backward.local_arguments = {
-      local_groups(1),
-      {"bias_sizes", [](const OpCall& call, const LocalView& view) {
-         if (call.is_none("bias_sizes")) {
-           return c10::IValue();
-         }
-         const Sizes shape = view.output_shape(2);
-         return c10::IValue(std::vector<int64_t>(shape.begin(), shape.end()));
-       }}};
-  table.add("aten::convolution_backward", backward);
+  const LocalArgument bias_sizes{
+      "bias_sizes", [](const OpCall& call, const LocalView& view) {
+        if (call.is_none("bias_sizes")) {
+          return c10::IValue();
+        }
+        const Sizes shape = view.output_shape(2);
+        return c10::IValue(std::vector<int64_t>(shape.begin(), shape.end()));
+      }};
+  table.add(
+      "aten::convolution",
+      {.rows = convolution_rows,
+       .output_sizes = convolution_sizes,
+       .local_arguments = {local_groups(0)}});
+  table.add(
+      "aten::convolution_backward",
+      {.rows = convolution_backward_rows,
+       .output_sizes = convolution_backward_sizes,
+       .local_arguments = {local_groups(1), bias_sizes}});
 }
 
 }  // namespace tessera::detail

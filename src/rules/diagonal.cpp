@@ -56,14 +56,10 @@ Rows diagonal_scatter_rows(const OpCall& call) {
 
 // rot90(self, k, dims)
 Rows rotate_rows(const OpCall& call) {
-  const int64_t ndim = call.tensor(0).dim();
-  const auto turned = marked(call.dimensions("dims", ndim), ndim);
-  Rows rows;
-  for (int64_t d = 0; d < ndim; ++d) {
-    if (!turned[d]) {
-      rows.push_back({{S(d)}, {S(d)}});
-    }
-  }
+  Rows rows = rows_outside(
+      call, call.dimensions("dims", call.tensor(0).dim()), [](int64_t d) {
+        return Row{{S(d)}, {S(d)}};
+      });
   pass_reductions(rows, call, kEveryReduction);
   return rows;
 }

@@ -28,15 +28,9 @@ std::vector<Sizes> same_sizes(const OpCall& call) {
 }  // namespace
 
 Rows dimwise_rows(const OpCall& call) {
-  const int64_t ndim = call.tensor(0).dim();
-  const int64_t along = call.dimension("dim", ndim);
-  Rows rows;
-  for (int64_t d = 0; d < ndim; ++d) {
-    if (d != along) {
-      rows.push_back(uniform_row(call, S(d), S(d)));
-    }
-  }
-  return rows;
+  const int64_t along = call.dimension("dim", call.tensor(0).dim());
+  return rows_outside(
+      call, {along}, [&](int64_t d) { return uniform_row(call, S(d), S(d)); });
 }
 
 void add_dimwise_rules(RuleTable& table) {

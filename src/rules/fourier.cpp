@@ -9,16 +9,12 @@ namespace {
 
 // _fft_*(self, dim, ...): linear.
 Rows fourier_rows(const OpCall& call) {
-  const int64_t ndim = call.tensor(0).dim();
-  const auto transformed = marked(call.dimensions("dim", ndim), ndim);
-  Rows rows;
-  for (int64_t d = 0; d < ndim; ++d) {
-    if (!transformed[d]) {
-      Row row = uniform_row(call, S(d), S(d));
-      row.needs = Needs::NonEmpty;
-      rows.push_back(std::move(row));
-    }
-  }
+  Rows rows = rows_outside(
+      call, call.dimensions("dim", call.tensor(0).dim()), [&](int64_t d) {
+        Row row = uniform_row(call, S(d), S(d));
+        row.needs = Needs::NonEmpty;
+        return row;
+      });
   pass_reductions(rows, call, kLinearReductions);
   return rows;
 }

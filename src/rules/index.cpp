@@ -11,12 +11,8 @@ namespace {
 Rows index_select_rows(const OpCall& call) {
   const int64_t ndim = call.tensor(0).dim();
   const int64_t dim = call.dimension("dim", ndim);
-  Rows rows;
-  for (int64_t d = 0; d < ndim; ++d) {
-    if (d != dim) {
-      rows.push_back({{S(d), R}, {S(d)}});
-    }
-  }
+  Rows rows = rows_outside(
+      call, {dim}, [](int64_t d) { return Row{{S(d), R}, {S(d)}}; });
   if (ndim > 0 && call.tensor(1).dim() == 1) {
     rows.push_back({{R, S(0)}, {S(dim)}});
   }

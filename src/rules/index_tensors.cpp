@@ -17,7 +17,7 @@ struct Indexing {
   int64_t listed = 0;    // of the indices, None included
   int64_t first = -1;    // that is not None
   int64_t given = 0;     // that are not None
-  Sizes broadcast;       // what the indices broadcast to
+  Sizes index_shape;     // what the indices broadcast to
   bool together = true;  // the indexed dimensions are neighbours
 
   // Of a call whose tensors are self, `count` indices, and others.
@@ -40,13 +40,14 @@ struct Indexing {
   const TensorArg& at(int64_t i) const { return call.tensor(1 + i); }
 
   void broadcast(const Sizes& sizes) {
-    if (sizes.size() > broadcast.size()) {
-      broadcast.insert(broadcast.begin(), sizes.size() - broadcast.size(), 1);
+    if (sizes.size() > index_shape.size()) {
+      index_shape.insert(
+          index_shape.begin(), sizes.size() - index_shape.size(), 1);
     }
-    const size_t missing = broadcast.size() - sizes.size();
+    const size_t missing = index_shape.size() - sizes.size();
     for (size_t d = 0; d < sizes.size(); ++d) {
       if (sizes[d] != 1) {
-        broadcast[missing + d] = sizes[d];
+        index_shape[missing + d] = sizes[d];
       }
     }
   }
@@ -61,19 +62,19 @@ struct Indexing {
   }
 
   bool is_indexed(int64_t dim) const { return dim < listed && at(dim).defined; }
-  int64_t broadcast_dim() const {
-    return static_cast<int64_t>(broadcast.size());
+  int64_t index_ndim() const {
+    return static_cast<int64_t>(index_shape.size());
   }
-  int64_t result_dim() const { return ndim - given + broadcast_dim(); }
+  int64_t result_dim() const { return ndim - given + index_ndim(); }
   // Where the dimensions of the indices begin in the result.
-  int64_t broadcast_begin() const { return together ? first : 0; }
+  int64_t index_begin() const { return together ? first : 0; }
   // Where a dimension that is not indexed stands in the result.
   int64_t place_of(int64_t dim) const {
     int64_t place = 0;
     for (int64_t d = 0; d < dim; ++d) {
       place += is_indexed(d) ? 0 : 1;
     }
-    return place + (!together || dim > first ? broadcast_dim() : 0);
+    return place + (!together || dim > first ? index_ndim() : 0);
   }
 };
 
@@ -112,8 +113,8 @@ Row with_sharded_indices(const Indexing& indexing, int64_t dim, Row row) {
       row.inputs[1 + i] = operand_placement(
                               indexing.at(i),
                               dim,
-                              indexing.broadcast_dim(),
-                              indexing.broadcast[dim])
+                              indexing.index_ndim(),
+                              indexing.index_shape[dim])
                               .value_or(R);
     }
   }
@@ -133,8 +134,8 @@ Rows index_rows(const OpCall& call) {
           row_of(indexing, S(d), std::nullopt, S(indexing.place_of(d))));
     }
   }
-  for (int64_t d = 0; d < indexing.broadcast_dim(); ++d) {
-    const Placement shard = S(indexing.broadcast_begin() + d);
+  for (int64_t d = 0; d < indexing.index_ndim(); ++d) {
+    const Placement shard = S(indexing.index_begin() + d);
     rows.push_back(with_sharded_indices(
         indexing, d, row_of(indexing, R, std::nullopt, shard)));
   }
@@ -170,8 +171,8 @@ Rows index_put_rows(const OpCall& call) {
     return rows;
   }
   const Placement sum = P(ReduceOp::Sum);
-  for (int64_t d = 0; d < indexing.broadcast_dim(); ++d) {
-    const auto own = lie(indexing.broadcast_begin() + d, indexing.broadcast[d]);
+  for (int64_t d = 0; d < indexing.index_ndim(); ++d) {
+    const auto own = lie(indexing.index_begin() + d, indexing.index_shape[d]);
     if (own.has_value()) {
       rows.push_back(
           with_sharded_indices(indexing, d, row_of(indexing, sum, own, sum)));

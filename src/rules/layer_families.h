@@ -6,17 +6,9 @@
 
 namespace tessera::detail {
 
-void add_attention_rules(RuleTable& table);
-void add_bin_rules(RuleTable& table);
-void add_convolution_rules(RuleTable& table);
-void add_diagonal_rules(RuleTable& table);
-void add_distance_rules(RuleTable& table);
-void add_fourier_rules(RuleTable& table);
-void add_group_norm_rules(RuleTable& table);
-void add_linalg_rules(RuleTable& table);
-void add_margin_loss_rules(RuleTable& table);
-void add_sampling_rules(RuleTable& table);
-void add_segment_rules(RuleTable& table);
-void add_spatial_rules(RuleTable& table);
+AddRules add_attention_rules, add_bin_rules, add_convolution_rules,
+    add_diagonal_rules, add_distance_rules, add_fourier_rules,
+    add_group_norm_rules, add_linalg_rules, add_margin_loss_rules,
+    add_sampling_rules, add_segment_rules, add_spatial_rules;
 
 }  // namespace tessera::detail

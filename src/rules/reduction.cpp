@@ -142,14 +142,7 @@ std::vector<Sizes> pair_sizes(const OpCall& call) {
 void add_reduction_rules(RuleTable& table) {
   table.add({"aten::sum", "aten::sum.dim_IntList"}, rule_of(sum_rows));
   table.add(
-      "aten::nansum",
-      rule_of(
-          [](const OpCall& call) {
-            return reduction_rows(call, ReduceOp::Sum);
-          },
-          reduced_sizes));
-  table.add(
-      "aten::count_nonzero",
+      {"aten::nansum", "aten::count_nonzero"},
       rule_of(
           [](const OpCall& call) {
             return reduction_rows(call, ReduceOp::Sum);

@@ -67,6 +67,20 @@ c10::ScalarType dtype_argument(
 // True at each of `dims` of a tensor with `ndim` dimensions.
 std::vector<bool> marked(SizesRef dims, int64_t ndim);
 
+// A row for each dimension of the first tensor that is not among `dims`.
+template <typename RowFor>
+Rows rows_outside(const OpCall& call, SizesRef dims, const RowFor& row_for) {
+  const int64_t ndim = call.tensor(0).dim();
+  const auto inside = marked(dims, ndim);
+  Rows rows;
+  for (int64_t d = 0; d < ndim; ++d) {
+    if (!inside[d]) {
+      rows.push_back(row_for(d));
+    }
+  }
+  return rows;
+}
+
 // An argument whose local value is the local shape of the first result.
 LocalArgument local_sizes(const char* name);
 

@@ -23,6 +23,24 @@ int64_t find_argument(
   return -1;
 }
 
+[[noreturn]] void throw_type(
+    const c10::FunctionSchema& schema,
+    const char* expected,
+    std::string_view name,
+    const c10::IValue& value) {
+  TORCH_CHECK_TYPE(
+      false,
+      "[OpCall::",
+      expected,
+      " as argument \"",
+      std::string(name),
+      "\" of ",
+      detail::op_display_name(schema),
+      ", but got ",
+      value.tagKind(),
+      "; test is_none() first where the argument is optional");
+}
+
 void append(std::string& text, c10::ArrayRef<Placement> placements) {
   for (size_t i = 0; i < placements.size(); ++i) {
     if (i > 0) {
@@ -80,15 +98,7 @@ int64_t OpCall::integer(std::string_view name) const {
   if (value.isBool()) {
     return value.toBool() ? 1 : 0;
   }
-  TORCH_CHECK_TYPE(
-      false,
-      "[OpCall::integer] expected an integer as argument \"",
-      std::string(name),
-      "\" of ",
-      detail::op_display_name(schema_),
-      ", but got ",
-      value.tagKind(),
-      "; test is_none() first where the argument is optional");
+  throw_type(schema_, "integer] expected an integer", name, value);
 }
 
 bool OpCall::boolean(std::string_view name) const {
@@ -99,15 +109,7 @@ bool OpCall::boolean(std::string_view name) const {
   if (value.isInt()) {
     return value.toInt() != 0;
   }
-  TORCH_CHECK_TYPE(
-      false,
-      "[OpCall::boolean] expected a bool as argument \"",
-      std::string(name),
-      "\" of ",
-      detail::op_display_name(schema_),
-      ", but got ",
-      value.tagKind(),
-      "; test is_none() first where the argument is optional");
+  throw_type(schema_, "boolean] expected a bool", name, value);
 }
 
 Sizes OpCall::integers(std::string_view name) const {

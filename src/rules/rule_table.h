@@ -1,6 +1,8 @@
 // The table of all rules, by op name.
 #pragma once
 
+#include <c10/macros/Macros.h>
+
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -17,8 +19,7 @@ class RuleTable {
   // A table without rules.
   RuleTable();
   ~RuleTable();
-  RuleTable(const RuleTable&) = delete;
-  RuleTable& operator=(const RuleTable&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(RuleTable);
 
   // `op` is "namespace::name.overload", or "namespace::name" for all overloads
   // that have no entry of their own. Throws c10::ValueError if `op` is not
@@ -46,19 +47,15 @@ RuleTable& rule_table();
 // aten.mm.default.
 std::string op_display_name(const c10::FunctionSchema& schema);
 
+using AddRules = void(RuleTable& table);
+
 // Adds every family of built-in rules; in all_rules.cpp.
-void add_all_rules(RuleTable& table);
+AddRules add_all_rules;
 
 // Every family of rules, each in the file of its name. all_rules.cpp calls
-// them: adding a family is a line here and a line there.
-void add_pointwise_rules(RuleTable& table);
-void add_matrix_rules(RuleTable& table);
-void add_reduction_rules(RuleTable& table);
-void add_view_rules(RuleTable& table);
-void add_copy_rules(RuleTable& table);
-void add_join_rules(RuleTable& table);
-void add_nn_rules(RuleTable& table);
-void add_embedding_rules(RuleTable& table);
-void add_bag_rules(RuleTable& table);
+// them: adding a family is a name here and a line there.
+AddRules add_pointwise_rules, add_matrix_rules, add_reduction_rules,
+    add_view_rules, add_copy_rules, add_join_rules, add_nn_rules,
+    add_embedding_rules, add_bag_rules;
 
 }  // namespace tessera::detail

@@ -65,7 +65,8 @@ Rule upsample_backward_rule(int64_t spatial) {
   return rule;
 }
 
-Rule adaptive_average_rule(int64_t spatial) {
+// Ops with an argument `output_size`.
+Rule sized_rule(int64_t spatial) {
   Rule rule = spatial_linear_rule(spatial);
   rule.output_sizes = [spatial](const OpCall& call) -> std::vector<Sizes> {
     Sizes sizes = call.tensor(0).sizes;
@@ -117,15 +118,7 @@ std::vector<Sizes> max_pool3d_sizes(const OpCall& call) {
 
 // max_unpool*(self, indices, output_size, ...)
 Rule max_unpool_rule(int64_t spatial) {
-  Rule rule = spatial_linear_rule(spatial);
-  rule.output_sizes = [spatial](const OpCall& call) -> std::vector<Sizes> {
-    Sizes sizes = call.tensor(0).sizes;
-    const Sizes wanted = call.integers("output_size");
-    for (int64_t d = 0; d < spatial; ++d) {
-      sizes[sizes.size() - spatial + d] = wanted[d];
-    }
-    return {sizes};
-  };
+  Rule rule = sized_rule(spatial);
   rule.checked_arguments = {"indices"};
   return rule;
 }
@@ -226,9 +219,9 @@ void add_spatial_rules(RuleTable& table) {
   table.add("aten::avg_pool2d_backward", pooling_backward_rule(2));
   table.add("aten::avg_pool3d", spatial_linear_rule(3));
   table.add("aten::avg_pool3d_backward", pooling_backward_rule(3));
-  table.add("aten::_adaptive_avg_pool2d", adaptive_average_rule(2));
+  table.add("aten::_adaptive_avg_pool2d", sized_rule(2));
   table.add("aten::_adaptive_avg_pool2d_backward", sized_backward_rule(2));
-  table.add("aten::_adaptive_avg_pool3d", adaptive_average_rule(3));
+  table.add("aten::_adaptive_avg_pool3d", sized_rule(3));
   table.add("aten::_adaptive_avg_pool3d_backward", sized_backward_rule(3));
 
   const auto add_upsample = [&](const std::string& name, int64_t spatial) {

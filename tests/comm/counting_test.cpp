@@ -48,7 +48,7 @@ void issue_all(const DeviceMesh& mesh, int64_t dim) {
   c.all_reduce(at, in, ReduceOp::Sum);
   c.all_gather(at, in, 0, tens);
   c.reduce_scatter(at, in, 0, cut, ReduceOp::Sum);
-  c.all_to_all(at, in, 0, cut, 1, fours);
+  c.all_to_all(at, in, {0, cut}, {1, fours});
   c.all_to_all_rows(at, in, cut, mine);
   c.broadcast(at, in);
   c.scatter(at, in, 0, cut);

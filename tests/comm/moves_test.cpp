@@ -90,10 +90,8 @@ TEST(AllToAll, EveryTypeDimAndCut) {
                       return part_of(
                           full(p), concat_dim, from, mesh.coordinate(p, dim));
                     }),
-                split_dim,
-                make_parts(mesh, [&](int64_t) { return to; }),
-                concat_dim,
-                make_parts(mesh, [&](int64_t) { return from; }));
+                {split_dim, make_parts(mesh, [&](int64_t) { return to; })},
+                {concat_dim, make_parts(mesh, [&](int64_t) { return from; })});
             expect_shards(mesh, out, [&](int64_t p) {
               return part_of(full(p), split_dim, to, mesh.coordinate(p, dim));
             });
@@ -208,7 +206,7 @@ TEST(Moves, ResultsAreContiguousAndDoNotAlias) {
     auto& c = collectives(mesh);
     for (const auto& out :
          {c.all_gather({mesh, 0}, in, 1, whole),
-          c.all_to_all({mesh, 0}, in, 0, halves, 1, whole),
+          c.all_to_all({mesh, 0}, in, {0, halves}, {1, whole}),
           c.broadcast({mesh, 0}, in),
           c.scatter({mesh, 0}, in, 0, halves),
           c.all_to_all_rows({mesh, 0}, in, halves, halves)}) {
@@ -306,9 +304,9 @@ TEST(Meta, OnlyShapesMove) {
     expect(c.broadcast({mesh, 0}, in), [](int64_t) { return S{4, 6}; });
     const Parts six{6, 6, 6};
     const auto columns = make_parts(mesh, [&](int64_t) { return six; });
-    expect(c.all_to_all({mesh, 0}, in, 0, cut, 1, columns), [](int64_t kept) {
-      return S{kept, 18};
-    });
+    expect(
+        c.all_to_all({mesh, 0}, in, {0, cut}, {1, columns}),
+        [](int64_t kept) { return S{kept, 18}; });
   });
 }
 

@@ -55,7 +55,7 @@ TEST(GpuKernels, HotRowsAddUpAlikeOnEveryRun) {
       const at::Tensor grad =
           at::randn({n, width}, on_gpu(at::kFloat)).to(dtype);
       const auto backward = [&](bool scaled) {
-        return lookup_rows_backward(grad, indices, 0, rows, rows, 7, scaled);
+        return lookup_rows_backward(grad, {indices, 0, rows, rows}, 7, scaled);
       };
       const at::Tensor first = backward(false);
       EXPECT_TRUE(same_bits(first, backward(false)));
@@ -69,7 +69,7 @@ TEST(GpuKernels, HotRowsAddUpAlikeOnEveryRun) {
           at::bincount(indices, {}, rows).clamp_min(1).unsqueeze(1);
       expect_close(backward(true), exact.div(counts));
       const at::Tensor sparse =
-          lookup_rows_sparse_backward(grad, indices, 0, rows, rows, 7);
+          lookup_rows_sparse_backward(grad, {indices, 0, rows, rows}, 7);
       EXPECT_TRUE(sparse.is_coalesced());
       EXPECT_TRUE(same_bits(sparse.to_dense(), first));
     }
@@ -132,7 +132,7 @@ TEST(GpuKernels, LargeAndStridedTables) {
       lookup_rows(table.slice(1, 0, 3), indices, 0, rows), out.slice(1, 0, 3)));
   const at::Tensor grad = at::ones({5, width}, on_gpu(at::kHalf));
   const at::Tensor dense =
-      lookup_rows_backward(grad, indices, 0, rows, rows, -1, false);
+      lookup_rows_backward(grad, {indices, 0, rows, rows}, -1, false);
   EXPECT_EQ(dense.select(0, rows - 1).sum().item<double>(), width);
   EXPECT_EQ(dense.select(1, 0).sum(at::kDouble).item<double>(), 5);
   raise_device_errors();
@@ -202,7 +202,7 @@ TEST(GpuKernels, InAGraph) {
     const BagIndices input{indices, offsets};
     return std::vector{
         lookup_rows(table, indices, 0, rows),
-        lookup_rows_backward(grad, indices, 0, rows, rows, -1, false),
+        lookup_rows_backward(grad, {indices, 0, rows, rows}, -1, false),
         embedding_bag_part(table, {0, rows}, input, BagMode::kMean),
         embedding_bag_dense_backward(
             {grad.slice(0, 0, 64), {0, rows}, input, BagMode::kMean, {}},

@@ -149,12 +149,12 @@ struct BagCalls {
         s.table.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     return fused ? taken(embedding_bag_part(
                        given(s.rows(p)), s.part(p), given(s.input), mode, acc))
-                 : bag_kernels_composed().pool(
+                 : BagKernels::composed().pool(
                        {s.rows(p), s.part(p), s.input}, mode, acc);
   }
   BagMax max(const BagSample& s, size_t p) const {
     if (!fused) {
-      return bag_kernels_composed().max(
+      return BagKernels::composed().max(
           {s.rows(p), s.part(p), s.input}, BagEmpty::kLowest);
     }
     const BagMax max =
@@ -172,7 +172,7 @@ struct BagCalls {
     const BagGradient bags{
         given(grad), s.part(p), given(s.input), mode, given(argmax)};
     if (!fused) {
-      return bag_kernels_composed().backward(bags, rows, sparse);
+      return BagKernels::composed().backward(bags, rows, sparse);
     }
     const auto f =
         sparse ? embedding_bag_sparse_backward : embedding_bag_dense_backward;
@@ -192,7 +192,7 @@ struct BagCalls {
     if (auto& scales = bags.input.per_sample_weights) {
       scales = scales->to(grad.scalar_type());
     }
-    const auto f = fused ? embedding_bag_step_ : bag_kernels_composed().step;
+    const auto f = fused ? embedding_bag_step_ : BagKernels::composed().step;
     f(rows, bags, rate);
     return taken(rows);
   }
@@ -201,7 +201,7 @@ struct BagCalls {
     return fused
                ? taken(embedding_bag_weights_backward(
                      given(grad), given(s.rows(p)), s.part(p), given(s.input)))
-               : bag_kernels_composed().weights_backward(
+               : BagKernels::composed().weights_backward(
                      grad, {s.rows(p), s.part(p), s.input});
   }
 };

@@ -122,7 +122,7 @@ TEST(BagParts, NanAndInfinity) {
       const BagPart part{first, 4};
       parts.push_back(embedding_bag_max_part(rows, part, input));
       composed.push_back(
-          bag_kernels_composed().max({rows, part, input}, BagEmpty::kLowest));
+          BagKernels::composed().max({rows, part, input}, BagEmpty::kLowest));
     }
     const auto [out, unused, sizes, rows] = at::embedding_bag(
         table, input.indices, input.offsets, false, /*mode=*/2);
@@ -161,7 +161,7 @@ TEST(BagParts, CountsLeavePaddingOut) {
   input.padding_idx = 1;
   EXPECT_TRUE(at::equal(bag_counts(input), longs({1, 0, 0})));
   EXPECT_TRUE(
-      at::equal(bag_kernels_composed().counts(input), longs({1, 0, 0})));
+      at::equal(BagKernels::composed().counts(input), longs({1, 0, 0})));
 }
 
 // Halves are added up in float: a sum that half cannot reach step by step.
@@ -276,7 +276,7 @@ TEST(BagParts, IndexOutsideTheTable) {
             expected);
         EXPECT_EQ(
             text_of<c10::IndexError>([&] {
-              bag_kernels_composed().pool(
+              BagKernels::composed().pool(
                   {table, part, input}, BagMode::kSum, at::kFloat);
             }),
             expected);

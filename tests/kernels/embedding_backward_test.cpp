@@ -32,10 +32,10 @@ class EmbeddingBackward : public ::testing::TestWithParam<EmbeddingKernels> {
       const at::Tensor expected = whole.slice(0, bounds[c], bounds[c + 1]);
       EXPECT_TRUE(same(
           GetParam().backward(
-              grad, indices, bounds[c], held, rows, padding_idx, false),
+              grad, {indices, bounds[c], held, rows}, padding_idx, false),
           expected));
       const at::Tensor sparse = GetParam().sparse_backward(
-          grad, indices, bounds[c], held, rows, padding_idx);
+          grad, {indices, bounds[c], held, rows}, padding_idx);
       ASSERT_TRUE(sparse.is_sparse());
       EXPECT_TRUE(sparse.is_coalesced());
       EXPECT_TRUE(same(sparse.to_dense(), expected));
@@ -87,7 +87,7 @@ TEST_P(EmbeddingBackward, ComplexParts) {
   const at::Tensor imaginary = whole_numbers({6, 3}, at::kFloat);
   const at::Tensor indices = at::tensor({1, 1, 0, 3, 1, 2});
   const auto backward = [&](const at::Tensor& grad) {
-    return GetParam().backward(grad, indices, 1, 2, 4, -1, false);
+    return GetParam().backward(grad, {indices, 1, 2, 4}, -1, false);
   };
   EXPECT_TRUE(same(
       backward(at::complex(real, imaginary)),
@@ -146,7 +146,7 @@ TEST_P(EmbeddingBackward, ByFrequency) {
   for (const auto& [first, rows] :
        {std::pair{0, 4}, std::pair{4, 5}, std::pair{9, 0}, std::pair{0, 9}}) {
     EXPECT_TRUE(at::allclose(
-        GetParam().backward(grad, indices, first, rows, 9, 2, true),
+        GetParam().backward(grad, {indices, first, rows, 9}, 2, true),
         whole.slice(0, first, first + rows),
         1e-14,
         1e-14));
@@ -161,13 +161,13 @@ TEST_P(EmbeddingBackward, HalfIsRoundedOnce) {
   const at::Tensor expected =
       at::tensor({0.0, 2052.0, 0.0}).unsqueeze(1).to(at::kHalf);
   EXPECT_TRUE(
-      same(GetParam().backward(grad, indices, 0, 3, 3, -1, false), expected));
+      same(GetParam().backward(grad, {indices, 0, 3, 3}, -1, false), expected));
   EXPECT_TRUE(same(
-      GetParam().sparse_backward(grad, indices, 0, 3, 3, -1).to_dense(),
+      GetParam().sparse_backward(grad, {indices, 0, 3, 3}, -1).to_dense(),
       expected));
   // Divided after rounding it would be 410.
   EXPECT_EQ(
-      GetParam().backward(grad, indices, 0, 3, 3, -1, true)[1].item<double>(),
+      GetParam().backward(grad, {indices, 0, 3, 3}, -1, true)[1].item<double>(),
       410.5);
 }
 
@@ -182,12 +182,12 @@ TEST_P(EmbeddingBackward, IndexOutsideTheTable) {
         " is outside the table of 10 rows; expected 0 to 9";
     EXPECT_EQ(
         message_of<c10::IndexError>([&] {
-          GetParam().backward(grad, indices, 2, held, 10, -1, scaled);
+          GetParam().backward(grad, {indices, 2, held, 10}, -1, scaled);
         }),
         expected);
     EXPECT_EQ(
         message_of<c10::IndexError>([&] {
-          GetParam().sparse_backward(grad, indices, 2, held, 10, -1);
+          GetParam().sparse_backward(grad, {indices, 2, held, 10}, -1);
         }),
         expected);
   };
@@ -217,19 +217,19 @@ TEST(EmbeddingBackwardArguments, Refused) {
   const at::Tensor indices = at::tensor({1, 2});
   EXPECT_EQ(
       message_of<c10::ValueError>([&] {
-        lookup_rows_backward(at::zeros({3, 4}), indices, 0, 4, 4, -1, false);
+        lookup_rows_backward(at::zeros({3, 4}), {indices, 0, 4, 4}, -1, false);
       }),
       "[embedding_backward] expected a gradient of the shape of the indices, "
       "[2], and one dimension more but got [3, 4]");
   EXPECT_EQ(
       message_of<c10::TypeError>([&] {
         lookup_rows_sparse_backward(
-            at::zeros({2, 4}, at::kLong), indices, 0, 4, 4, -1);
+            at::zeros({2, 4}, at::kLong), {indices, 0, 4, 4}, -1);
       }),
       "[embedding_backward] expected a floating point or complex gradient but "
       "got Long");
   EXPECT_THROW(
-      lookup_rows_backward(at::zeros({2, 4}), indices, 3, 2, 4, -1, false),
+      lookup_rows_backward(at::zeros({2, 4}), {indices, 3, 2, 4}, -1, false),
       c10::ValueError);
 }
 
@@ -253,14 +253,14 @@ TEST(EmbeddingBackwardOrder, SameBitsOnAnyNumberOfThreads) {
   for (const int threads : {1, 2, 4}) {
     const ThreadCount count(threads);
     EXPECT_TRUE(same(
-        lookup_rows_backward(grad, indices, 250, 500, 1'000, -1, false),
+        lookup_rows_backward(grad, {indices, 250, 500, 1'000}, -1, false),
         expected));
     EXPECT_TRUE(same(
-        lookup_rows_sparse_backward(grad, indices, 250, 500, 1'000, -1)
+        lookup_rows_sparse_backward(grad, {indices, 250, 500, 1'000}, -1)
             .to_dense(),
         expected));
     const at::Tensor scaled =
-        lookup_rows_backward(grad, indices, 250, 500, 1'000, -1, true);
+        lookup_rows_backward(grad, {indices, 250, 500, 1'000}, -1, true);
     if (threads == 1) {
       scaled_once = scaled;
     }
@@ -277,7 +277,7 @@ TEST(EmbeddingBackwardOrder, FirstBadIndexOnAnyNumberOfThreads) {
     EXPECT_EQ(
         message_of<c10::IndexError>([&] {
           lookup_rows_backward(
-              at::ones({20'000, 8}), indices, 0, 1'000, 1'000, -1, false);
+              at::ones({20'000, 8}), {indices, 0, 1'000, 1'000}, -1, false);
         }),
         "[embedding] index 3000 is outside the table of 1000 rows; expected 0 "
         "to 999");

@@ -196,7 +196,7 @@ TEST(EmbeddingForwardArguments, MetaTensorsHaveShapesAlone) {
       lookup_rows(weight, indices, 0, 8).sizes(), at::IntArrayRef({5, 2, 3}));
   EXPECT_EQ(
       lookup_rows_backward(
-          at::empty({5, 2, 3}, at::kMeta), indices, 4, 3, 8, -1, false)
+          at::empty({5, 2, 3}, at::kMeta), {indices, 4, 3, 8}, -1, false)
           .sizes(),
       at::IntArrayRef({3, 3}));
 }

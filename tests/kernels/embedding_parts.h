@@ -67,31 +67,22 @@ inline at::Tensor lookup_rows_on_gpu(
 
 inline at::Tensor lookup_rows_backward_on_gpu(
     const at::Tensor& grad,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t rows,
-    int64_t table_rows,
+    const HeldRows& held,
     int64_t padding_idx,
     bool scale_grad_by_freq) {
   return from_gpu(lookup_rows_backward(
       to_gpu(grad),
-      to_gpu(indices),
-      first_row,
-      rows,
-      table_rows,
+      {to_gpu(held.indices), held.first_row, held.rows, held.table_rows},
       padding_idx,
       scale_grad_by_freq));
 }
 
 inline at::Tensor lookup_rows_sparse_backward_on_gpu(
-    const at::Tensor& grad,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t rows,
-    int64_t table_rows,
-    int64_t padding_idx) {
+    const at::Tensor& grad, const HeldRows& held, int64_t padding_idx) {
   return from_gpu(lookup_rows_sparse_backward(
-      to_gpu(grad), to_gpu(indices), first_row, rows, table_rows, padding_idx));
+      to_gpu(grad),
+      {to_gpu(held.indices), held.first_row, held.rows, held.table_rows},
+      padding_idx));
 }
 
 // The kernels of the CPU, the compositions of other devices on the CPU and, if
@@ -104,28 +95,11 @@ inline std::vector<EmbeddingKernels> embedding_kernels() {
           const at::Tensor& indices,
           int64_t first,
           int64_t all_rows) {
-         return lookup_kernels_composed().forward(
+         return LookupKernels::composed().forward(
              weight, {indices, first, weight.size(0), all_rows});
        },
-       [](const at::Tensor& grad,
-          const at::Tensor& indices,
-          int64_t first,
-          int64_t rows,
-          int64_t all_rows,
-          int64_t padding_idx,
-          bool scaled) {
-         return lookup_kernels_composed().backward(
-             grad, {indices, first, rows, all_rows}, padding_idx, scaled);
-       },
-       [](const at::Tensor& grad,
-          const at::Tensor& indices,
-          int64_t first,
-          int64_t rows,
-          int64_t all_rows,
-          int64_t padding_idx) {
-         return lookup_kernels_composed().sparse_backward(
-             grad, {indices, first, rows, all_rows}, padding_idx);
-       }}};
+       LookupKernels::composed().backward,
+       LookupKernels::composed().sparse_backward}};
   if (has_gpu()) {
     all.push_back(
         {"gpu",

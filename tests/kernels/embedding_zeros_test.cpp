@@ -49,7 +49,7 @@ TEST(LazyZeros, GradientOfALargeTable) {
           .index_add_(0, held - 250'000, at::ones({held.size(0), 64}));
   EXPECT_TRUE(at::equal(
       lookup_rows_backward(
-          grad, indices, 250'000, 250'000, 1'000'000, -1, false),
+          grad, {indices, 250'000, 250'000, 1'000'000}, -1, false),
       expected));
 }
 

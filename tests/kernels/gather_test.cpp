@@ -52,7 +52,7 @@ std::vector<GatherFunctions> gather_kernels() {
           const at::Tensor& index,
           int64_t first,
           int64_t size) {
-         return gather_kernels_composed().forward(
+         return GatherKernels::composed().forward(
              self, {dim, index, first, size});
        },
        [](const at::Tensor& grad,
@@ -61,7 +61,7 @@ std::vector<GatherFunctions> gather_kernels() {
           c10::IntArrayRef local_sizes,
           int64_t first,
           int64_t size) {
-         return gather_kernels_composed().backward(
+         return GatherKernels::composed().backward(
              grad, {dim, index, first, size}, local_sizes);
        }}};
   if (has_gpu()) {

@@ -20,7 +20,7 @@ Route route_rows_on_gpu(const at::Tensor& indices, c10::IntArrayRef bounds) {
 }
 
 std::vector<RouteRows> route_kernels() {
-  std::vector<RouteRows> all{&route_rows, lookup_kernels_composed().route};
+  std::vector<RouteRows> all{&route_rows, LookupKernels::composed().route};
   if (has_gpu()) {
     all.push_back(&route_rows_on_gpu);
   }

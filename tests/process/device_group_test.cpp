@@ -137,10 +137,8 @@ TEST_F(DeviceGroups, AllToAllOfEveryCut) {
               messages().all_to_all(
                   along(),
                   mine,
-                  split_dim,
-                  std::vector<Parts>{to},
-                  concat_dim,
-                  std::vector<Parts>{from})[0]);
+                  {split_dim, std::vector<Parts>{to}},
+                  {concat_dim, std::vector<Parts>{from}})[0]);
         }
       }
     }

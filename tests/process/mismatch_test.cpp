@@ -68,7 +68,7 @@ const std::vector<Named>& all_collectives() {
        true,
        [=](const DeviceMesh& m, const Variant& v) {
          const std::vector<Parts> columns{Parts(4, v.width)};
-         collectives(m).all_to_all({m, 0}, rows(v), 0, one, 1, columns);
+         collectives(m).all_to_all({m, 0}, rows(v), {0, one}, {1, columns});
        }},
       {"all_to_all_rows",
        false,

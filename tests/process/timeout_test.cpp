@@ -155,7 +155,7 @@ TEST_F(RankMissing, EveryCollectiveNamesItself) {
        }},
       {"all_to_all",
        [&](const DeviceMesh& m) {
-         collectives(m).all_to_all({m, 0}, ones, 0, cut, 1, each);
+         collectives(m).all_to_all({m, 0}, ones, {0, cut}, {1, each});
        }},
       {"all_to_all_rows",
        [&](const DeviceMesh& m) {

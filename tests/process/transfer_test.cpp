@@ -54,7 +54,7 @@ class Transfer : public FourProcesses {
         part_of(value(0), 0, parts, me)));
     const std::vector<Parts> columns{Parts(4, 5)};
     EXPECT_TRUE(at::equal(
-        comm.all_to_all({mesh, 0}, mine, 0, split, 1, columns)[0],
+        comm.all_to_all({mesh, 0}, mine, {0, split}, {1, columns})[0],
         part_of(
             at::cat({value(0), value(1), value(2), value(3)}, 1),
             0,

@@ -43,16 +43,15 @@ class BlockReduction {
  public:
   // With `results`, where everyone gets everyone's results: an all_reduce.
   BlockReduction(
-      Group& group,
-      const Call& call,
-      const ReduceSizes& sizes,
+      const FlatReduction& how,
       c10::ArrayRef<at::Tensor> pieces,
       c10::ArrayRef<at::Tensor> results,
       const at::Tensor& out)
-      : exchange_(group, call),
-        n_(group.size()),
-        me_(group.coordinate()),
-        length_(block_length(sizes, out)),
+      : exchange_(how.group, how.call),
+        op_(how.op),
+        n_(how.group.size()),
+        me_(how.group.coordinate()),
+        length_(block_length(how.sizes, out)),
         blocks_(count_blocks(out, length_)),
         slots_(std::min(kSlots, blocks_)),
         pieces_(pieces),
@@ -63,7 +62,7 @@ class BlockReduction {
             out.options())),
         arriving_(slots_ * n_) {}
 
-  void run(ReduceOp op) {
+  void run() {
     int64_t most = 0;
     for (const auto& piece : pieces_) {
       most = std::max(most, count_blocks(piece, length_));
@@ -78,7 +77,7 @@ class BlockReduction {
       if (block < blocks_) {
         wait_for_terms(block, terms);
         const auto done = block_of(out_, block, length_);
-        reduce_into(done, terms, op);
+        reduce_into(done, terms, op_);
         if (!results_.empty()) exchange_.send_to_all(done);
       }
       receive_terms(block + kSlots);
@@ -132,6 +131,7 @@ class BlockReduction {
   }
 
   Exchange exchange_;
+  const ReduceOp op_;
   const int64_t n_;
   const int64_t me_;
   const int64_t length_;  // of a block, in elements
@@ -147,14 +147,10 @@ class BlockReduction {
 
 // Everything to everyone: one trip, n times the work. For what is small.
 void gather_and_reduce(
-    Group& group,
-    const Call& call,
-    const at::Tensor& in,
-    const at::Tensor& out,
-    ReduceOp op) {
-  const int64_t n = group.size();
-  const int64_t me = group.coordinate();
-  Exchange exchange(group, call);
+    const FlatReduction& how, const at::Tensor& in, const at::Tensor& out) {
+  const int64_t n = how.group.size();
+  const int64_t me = how.group.coordinate();
+  Exchange exchange(how.group, how.call);
   const at::Tensor memory = empty_result({n, in.numel()}, in.options());
   Pieces terms(n);
   for (int64_t c = 0; c < n; ++c) {
@@ -163,30 +159,20 @@ void gather_and_reduce(
   }
   exchange.send_to_all(in);
   exchange.finish();
-  reduce_into(out, terms, op);
+  reduce_into(out, terms, how.op);
 }
 
 }  // namespace
 
-void flat_reduce_scatter(
-    Group& group,
-    const Call& call,
-    const ReduceSizes& sizes,
-    c10::ArrayRef<at::Tensor> pieces,
-    const at::Tensor& out,
-    ReduceOp op) {
-  BlockReduction(group, call, sizes, pieces, {}, out).run(op);
+void FlatReduction::reduce_scatter(
+    c10::ArrayRef<at::Tensor> pieces, const at::Tensor& out) const {
+  BlockReduction(*this, pieces, {}, out).run();
 }
 
-void flat_all_reduce(
-    Group& group,
-    const Call& call,
-    const ReduceSizes& sizes,
-    const at::Tensor& in,
-    const at::Tensor& out,
-    ReduceOp op) {
+void FlatReduction::all_reduce(
+    const at::Tensor& in, const at::Tensor& out) const {
   if (static_cast<int64_t>(in.nbytes()) <= sizes.small_bytes) {
-    gather_and_reduce(group, call, in, out, op);
+    gather_and_reduce(*this, in, out);
     return;
   }
   Pieces pieces;
@@ -196,9 +182,7 @@ void flat_all_reduce(
     pieces.push_back(in.narrow(0, begin, size));
     results.push_back(out.narrow(0, begin, size));
   }
-  BlockReduction(
-      group, call, sizes, pieces, results, results[group.coordinate()])
-      .run(op);
+  BlockReduction(*this, pieces, results, results[group.coordinate()]).run();
 }
 
 }  // namespace tessera::detail

@@ -20,24 +20,21 @@ struct ReduceSizes {
   int64_t block_bytes = int64_t{4} << 20;
 };
 
-// Sends pieces[c] to rank c of the group, for each c but this one's, and writes
-// the reduction of what comes, and of this rank's own piece, to `out`. All
-// pieces are flat; this rank's own has the size of `out`.
-void flat_reduce_scatter(
-    Group& group,
-    const Call& call,
-    const ReduceSizes& sizes,
-    c10::ArrayRef<at::Tensor> pieces,
-    const at::Tensor& out,
-    ReduceOp op);
+// One reduction in a group.
+struct FlatReduction {
+  Group& group;
+  const Call& call;
+  const ReduceSizes& sizes;
+  ReduceOp op;
 
-// Writes the reduction of `in` over the group to `out`, of the same size.
-void flat_all_reduce(
-    Group& group,
-    const Call& call,
-    const ReduceSizes& sizes,
-    const at::Tensor& in,
-    const at::Tensor& out,
-    ReduceOp op);
+  // Sends pieces[c] to rank c of the group, for each c but this one's, and
+  // writes the reduction of what comes, and of this rank's own piece, to `out`.
+  // All pieces are flat; this rank's own has the size of `out`.
+  void reduce_scatter(
+      c10::ArrayRef<at::Tensor> pieces, const at::Tensor& out) const;
+
+  // Writes the reduction of `in` over the group to `out`, of the same size.
+  void all_reduce(const at::Tensor& in, const at::Tensor& out) const;
+};
 
 }  // namespace tessera::detail

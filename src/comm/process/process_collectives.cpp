@@ -117,13 +117,8 @@ Shards ProcessCollectives::do_all_reduce(
   const Running running(*this, at, call);
   const at::Tensor shard = packed(on_host(in[0]));
   const at::Tensor out = empty_result(shard.sizes(), shard.options());
-  flat_all_reduce(
-      running.group(),
-      call,
-      options_.reduce_sizes,
-      shard.view({-1}),
-      out.view({-1}),
-      op);
+  FlatReduction{running.group(), call, options_.reduce_sizes, op}.all_reduce(
+      shard.view({-1}), out.view({-1}));
   return deliver(out, in[0]);
 }
 
@@ -168,44 +163,39 @@ Shards ProcessCollectives::do_reduce_scatter(
     pieces.push_back(packed(shard.narrow(dim, start, size)).view({-1}));
     start += size;
   }
-  flat_reduce_scatter(
-      group, call, options_.reduce_sizes, pieces, out.view({-1}), op);
+  FlatReduction{group, call, options_.reduce_sizes, op}.reduce_scatter(
+      pieces, out.view({-1}));
   return deliver(out, in[0]);
 }
 
 Shards ProcessCollectives::do_all_to_all(
-    MeshDim at,
-    ShardsRef in,
-    int64_t split_dim,
-    PartsRef split_parts,
-    int64_t concat_dim,
-    PartsRef concat_parts) {
+    MeshDim at, ShardsRef in, const SplitDim& split, const SplitDim& concat) {
   Call call = this->call(CollectiveKind::AllToAll, at);
   call.bytes = bytes_of(in[0]);
   if (auto* const device = device_group(at, call, in[0])) {
     return {device->all_to_all(
-        call, in[0], split_dim, split_parts[0], concat_dim, concat_parts[0])};
+        call, in[0], split.dim, split.parts[0], concat.dim, concat.parts[0])};
   }
   const Running running(*this, at, call);
   Group& group = running.group();
-  const auto& split = split_parts[0];
-  const auto& concat = concat_parts[0];
+  const Parts& sent = split.parts[0];
+  const Parts& received = concat.parts[0];
   const int64_t n = group.size();
   const int64_t me = group.coordinate();
   const at::Tensor shard = on_host(in[0]);
   const at::Tensor out =
-      empty_exchanged(shard, split_dim, split[me], concat_dim, total(concat));
+      empty_exchanged(shard, split.dim, sent[me], concat.dim, total(received));
   Exchange exchange(group, call);
-  ReceivedSlices slices(exchange, group, out, concat_dim, concat);
+  ReceivedSlices slices(exchange, group, out, concat.dim, received);
   const auto piece = [&](int64_t c) {
-    return shard.narrow(split_dim, offset(split, c), split[c]);
+    return shard.narrow(split.dim, offset(sent, c), sent[c]);
   };
   for (int64_t step = 1; step < n; ++step) {
     const int64_t c = (me + step) % n;
     // Sent as soon as it is packed: the next is packed meanwhile.
     exchange.send(c, packed(piece(c)));
   }
-  out.narrow(concat_dim, offset(concat, me), concat[me]).copy_(piece(me));
+  out.narrow(concat.dim, offset(received, me), received[me]).copy_(piece(me));
   slices.finish();
   exchange.finish();
   return deliver(out, in[0]);

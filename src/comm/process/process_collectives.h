@@ -63,10 +63,8 @@ class ProcessCollectives final : public Collectives {
   Shards do_all_to_all(
       MeshDim at,
       ShardsRef in,
-      int64_t split_dim,
-      PartsRef split_parts,
-      int64_t concat_dim,
-      PartsRef concat_parts) override;
+      const SplitDim& split,
+      const SplitDim& concat) override;
   Shards do_broadcast(MeshDim at, ShardsRef in) override;
   Shards do_scatter(
       MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) override;

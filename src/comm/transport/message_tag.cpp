@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "core/hash.h"
@@ -28,27 +29,19 @@ std::string describe(const MessageTag& tag) {
 }  // namespace
 
 const char* name(CollectiveKind collective) {
-  switch (collective) {
-    case CollectiveKind::AllReduce:
-      return "all_reduce";
-    case CollectiveKind::AllGather:
-      return "all_gather";
-    case CollectiveKind::ReduceScatter:
-      return "reduce_scatter";
-    case CollectiveKind::AllToAll:
-      return "all_to_all";
-    case CollectiveKind::AllToAllRows:
-      return "all_to_all_rows";
-    case CollectiveKind::Broadcast:
-      return "broadcast";
-    case CollectiveKind::Scatter:
-      return "scatter";
-    case CollectiveKind::Agree:
-      return "agree";
-    case CollectiveKind::Barrier:
-      return "World::barrier";
-  }
-  return "an unknown collective";
+  static constexpr std::array kNames{
+      "all_reduce",
+      "all_gather",
+      "reduce_scatter",
+      "all_to_all",
+      "all_to_all_rows",
+      "broadcast",
+      "scatter",
+      "agree",
+      "World::barrier"};
+  // A message of another process may hold any number.
+  const auto index = static_cast<size_t>(collective);
+  return index < kNames.size() ? kNames[index] : "an unknown collective";
 }
 
 uint32_t hash_cause(std::string_view op) {

@@ -7,7 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include "kernels/bag/bag_kernels.h"
-#include "kernels/for_device.h"
+#include "kernels/kernels_for.h"
 
 namespace tessera::detail {
 
@@ -100,14 +100,9 @@ void check_backward(const BagGradient& bags) {
        argmax->sizes() == grad.sizes()));
 }
 
-const BagKernels& bag_kernels_for(const at::Tensor& tensor) {
-  return for_device(
-      tensor, bag_kernels_cpu, bag_kernels_cuda, bag_kernels_composed)();
-}
-
 at::Tensor backward(const BagGradient& bags, int64_t rows, bool sparse) {
   check_backward(bags);
-  return bag_kernels_for(bags.grad).backward(bags, rows, sparse);
+  return kernels_for<BagKernels>(bags.grad).backward(bags, rows, sparse);
 }
 
 }  // namespace
@@ -118,11 +113,11 @@ at::Tensor checked_bag_bounds(
     const BagIndices& input,
     BagMode mode) {
   check_lookup(weight, input, mode);
-  return bag_kernels_for(weight).bounds(input, rows);
+  return kernels_for<BagKernels>(weight).bounds(input, rows);
 }
 
 at::Tensor bag_counts(const BagIndices& input) {
-  return bag_kernels_for(input.indices).counts(input);
+  return kernels_for<BagKernels>(input.indices).counts(input);
 }
 
 at::Tensor embedding_bag_part(
@@ -137,7 +132,7 @@ at::Tensor embedding_bag_part(
   TORCH_INTERNAL_ASSERT(
       dtype == weight.scalar_type() ||
       (dtype == at::kFloat && weight.scalar_type() != at::kDouble));
-  return bag_kernels_for(weight).pool(
+  return kernels_for<BagKernels>(weight).pool(
       {readable(weight), part, input}, mode, dtype);
 }
 
@@ -147,7 +142,8 @@ BagMax embedding_bag_max_part(
     const BagIndices& input,
     BagEmpty empty) {
   check_lookup(weight, input, BagMode::kMax);
-  return bag_kernels_for(weight).max({readable(weight), part, input}, empty);
+  return kernels_for<BagKernels>(weight).max(
+      {readable(weight), part, input}, empty);
 }
 
 at::Tensor bag_max_rows(const at::Tensor& argmax, const BagIndices& input) {
@@ -181,8 +177,8 @@ void embedding_bag_step_(
     return;
   }
   const auto& kernels = has_side_by_side_columns(weight)
-                            ? bag_kernels_for(weight)
-                            : bag_kernels_composed();
+                            ? kernels_for<BagKernels>(weight)
+                            : BagKernels::composed();
   kernels.step(weight, bags, rate);
 }
 
@@ -207,7 +203,7 @@ at::Tensor embedding_bag_weights_backward(
       grad.scalar_type(),
       " ",
       grad.sizes());
-  return bag_kernels_for(weight).weights_backward(
+  return kernels_for<BagKernels>(weight).weights_backward(
       grad, {readable(weight), part, input});
 }
 

@@ -229,7 +229,7 @@ at::Tensor bag_bounds_composed(const BagIndices& input, int64_t rows) {
       .to(input.indices.device());
 }
 
-const BagKernels& bag_kernels_composed() {
+const BagKernels& BagKernels::composed() {
   static constexpr BagKernels kernels{
       composed_counts,
       bag_bounds_composed,

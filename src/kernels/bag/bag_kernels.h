@@ -44,18 +44,18 @@ struct BagKernels {
   Backward* backward;
   Step* step;
   WeightsBackward* weights_backward;
-};
 
-// Each row that is held here is read once, by vector instructions.
-const BagKernels& bag_kernels_cpu();
-// Bad indices and offsets are left out and raised by a later call: see
-// device_errors.h. Bounds, and a sparse gradient, wait for the device once.
-// Without CUDA's compiler the composed ones.
-const BagKernels& bag_kernels_cuda();
-// Compositions of ATen ops, for devices without kernels of ours. The results of
-// the CPU's, but that sums are made in the device's order. Finding a bad index
-// waits for the device. `step` takes columns of any stride.
-const BagKernels& bag_kernels_composed();
+  // Each row that is held here is read once, by vector instructions.
+  static const BagKernels& cpu();
+  // Bad indices and offsets are left out and raised by a later call: see
+  // device_errors.h. Bounds, and a sparse gradient, wait for the device once.
+  // Without CUDA's compiler the composed ones.
+  static const BagKernels& cuda();
+  // Compositions of ATen ops, for devices without kernels of ours. The results
+  // of the CPU's, but that sums are made in the device's order. Finding a bad
+  // index waits for the device. `step` takes columns of any stride.
+  static const BagKernels& composed();
+};
 
 // The composed bounds, which work on the host and serve the CPU, too.
 BagKernels::Bounds bag_bounds_composed;

@@ -27,7 +27,7 @@ at::Tensor bag_counts_cpu(const BagIndices& input) {
 
 }  // namespace
 
-const BagKernels& bag_kernels_cpu() {
+const BagKernels& BagKernels::cpu() {
   static constexpr BagKernels kernels{
       bag_counts_cpu,
       bag_bounds_composed,

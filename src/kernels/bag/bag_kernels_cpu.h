@@ -1,4 +1,4 @@
-// The parts of bag_kernels_cpu(), each in a file of its own.
+// The parts of BagKernels::cpu(), each in a file of its own.
 #pragma once
 
 #include "kernels/bag/bag_kernels.h"

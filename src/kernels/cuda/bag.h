@@ -26,17 +26,12 @@ struct BagTable {
 
 // The number of entries of each bag that are not padding, [count]. Indices are
 // not checked.
-cudaError_t bag_counts(
-    const Bags& bags, int64_t* counts, const Report& report, cudaStream_t);
+cudaError_t bag_counts(const Bags& bags, int64_t* counts, const Launch& launch);
 
 // Where each bag begins, then where the last ends, [count + 1]. Checks indices
 // against a table of `rows` rows. Requires: bounds[0] is 0.
 cudaError_t bag_bounds(
-    const Bags& bags,
-    int64_t rows,
-    int64_t* bounds,
-    const Report& report,
-    cudaStream_t);
+    const Bags& bags, int64_t rows, int64_t* bounds, const Launch& launch);
 
 struct BagPool {
   const void* weights;    // of each entry, of the table's dtype; or nullptr
@@ -51,19 +46,20 @@ cudaError_t pool_bags(
     const BagTable& table,
     const Bags& bags,
     const BagPool& pool,
-    const Report& report,
-    cudaStream_t);
+    const Launch& launch);
+
+struct BagMaxima {
+  bool zero_if_empty;  // where the part has no entry; else minus infinity
+  void* values;        // of the table's dtype
+  int32_t* argmax;
+};
 
 // Maxima and the places of the entries that have them, -1 for none: the first
-// of equals; a NaN only in the first entry of the whole bag. `values` is of the
-// table's dtype; where the part has no entry it is 0 or minus infinity.
+// of equals; a NaN only in the first entry of the whole bag.
 cudaError_t max_bags(
     const BagTable& table,
     const Bags& bags,
-    bool zero_if_empty,
-    void* values,
-    int32_t* argmax,
-    const Report& report,
-    cudaStream_t);
+    const BagMaxima& maxima,
+    const Launch& launch);
 
 }  // namespace tessera::detail::cuda

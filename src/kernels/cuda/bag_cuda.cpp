@@ -82,11 +82,10 @@ SortedBags sorted_bags(
   C10_CUDA_CHECK(bag_entries(
       out.lists.bags,
       {bags.part.first, rows, bags.part.total},
-      memory.entries,
-      by_place ? out.entry_bags.mutable_data_ptr<int32_t>() : nullptr,
-      mean ? out.counts.mutable_data_ptr<int64_t>() : nullptr,
-      call.report(),
-      call.stream()));
+      {memory.entries,
+       by_place ? out.entry_bags.mutable_data_ptr<int32_t>() : nullptr,
+       mean ? out.counts.mutable_data_ptr<int64_t>() : nullptr},
+      call.launch()));
   out.entries = sorted_entries(call, memory, n, rows);
   if (mean && input.counts.has_value()) {
     out.counts = *input.counts;
@@ -113,37 +112,31 @@ at::Tensor sum_scratch(const Call& call, const SortedBags& bags) {
       sum_bytes(bags.terms.dtype)));
 }
 
-at::Tensor counts(const BagIndices& input) {
+at::Tensor bag_counts_cuda(const BagIndices& input) {
   const Call call(input.indices);
   const Lists lists(input);
   at::Tensor counts =
       at::empty({lists.bags.count}, input.offsets.options().dtype(at::kLong));
   C10_CUDA_CHECK(bag_counts(
-      lists.bags,
-      counts.mutable_data_ptr<int64_t>(),
-      call.report(),
-      call.stream()));
+      lists.bags, counts.mutable_data_ptr<int64_t>(), call.launch()));
   call.finish();
   return counts;
 }
 
-at::Tensor checked_bounds(const BagIndices& input, int64_t rows) {
+at::Tensor bag_bounds_cuda(const BagIndices& input, int64_t rows) {
   const Call call(input.indices);
   const Lists lists(input);
   at::Tensor bounds = at::zeros(
       {lists.bags.count + 1}, input.indices.options().dtype(at::kLong));
   C10_CUDA_CHECK(bag_bounds(
-      lists.bags,
-      rows,
-      bounds.mutable_data_ptr<int64_t>(),
-      call.report(),
-      call.stream()));
+      lists.bags, rows, bounds.mutable_data_ptr<int64_t>(), call.launch()));
   C10_CUDA_CHECK(cudaStreamSynchronize(call.stream()));
   call.finish();
   return bounds;
 }
 
-at::Tensor pool(const BagLookup& bags, BagMode mode, at::ScalarType result) {
+at::Tensor pool_bags_cuda(
+    const BagLookup& bags, BagMode mode, at::ScalarType result) {
   const auto& [weight, part, input] = bags;
   const Call call(weight);
   const Lists lists(input);
@@ -158,13 +151,12 @@ at::Tensor pool(const BagLookup& bags, BagMode mode, at::ScalarType result) {
        mean ? mean_counts(input, lists.bags.count) : nullptr,
        out.mutable_data_ptr(),
        result != weight.scalar_type()},
-      call.report(),
-      call.stream()));
+      call.launch()));
   call.finish();
   return out;
 }
 
-BagMax maxima(const BagLookup& bags, BagEmpty empty) {
+BagMax max_bags_cuda(const BagLookup& bags, BagEmpty empty) {
   const auto& [weight, part, input] = bags;
   const Call call(weight);
   const Lists lists(input);
@@ -175,33 +167,30 @@ BagMax maxima(const BagLookup& bags, BagEmpty empty) {
   C10_CUDA_CHECK(max_bags(
       table_of(weight, part),
       lists.bags,
-      empty == BagEmpty::kZero,
-      out.values.mutable_data_ptr(),
-      out.argmax.mutable_data_ptr<int32_t>(),
-      call.report(),
-      call.stream()));
+      {empty == BagEmpty::kZero,
+       out.values.mutable_data_ptr(),
+       out.argmax.mutable_data_ptr<int32_t>()},
+      call.launch()));
   call.finish();
   return out;
 }
 
-at::Tensor bags_backward(const BagGradient& bags, int64_t rows, bool sparse) {
+at::Tensor bags_backward_cuda(
+    const BagGradient& bags, int64_t rows, bool sparse) {
   const int64_t n = bags.input.indices.numel();
   if (!can_sort(n, rows) || n == 0) {
-    return bag_kernels_composed().backward(bags, rows, sparse);
+    return BagKernels::composed().backward(bags, rows, sparse);
   }
   const Call call(bags.grad);
   const SortedBags in = sorted_bags(call, bags, rows);
   const Sorted& sorted = in.entries.sorted;
   const at::Tensor scratch = sum_scratch(call, in);
+  const SortedRun run{sorted, scratch.mutable_data_ptr(), call.stream()};
   const int64_t width = in.terms.width;
   if (!sparse) {
     at::Tensor out = at::zeros({rows, width}, bags.grad.options());
-    C10_CUDA_CHECK(bag_gradient(
-        sorted,
-        in.terms,
-        {out.mutable_data_ptr(), nullptr, false},
-        scratch.mutable_data_ptr(),
-        call.stream()));
+    C10_CUDA_CHECK(
+        bag_gradient(run, in.terms, {out.mutable_data_ptr(), nullptr, false}));
     call.finish();
     return out;
   }
@@ -210,13 +199,11 @@ at::Tensor bags_backward(const BagGradient& bags, int64_t rows, bool sparse) {
   call.finish();
   const at::Tensor values = at::empty({count, width}, bags.grad.options());
   C10_CUDA_CHECK(bag_gradient(
-      sorted,
+      run,
       in.terms,
       {values.mutable_data_ptr(),
        reinterpret_cast<const uint32_t*>(numbers.const_data_ptr<int32_t>()),
-       false},
-      scratch.mutable_data_ptr(),
-      call.stream()));
+       false}));
   return at::_sparse_coo_tensor_unsafe(
       distinct_row_list(call, sorted, numbers, 0, count).unsqueeze(0),
       values,
@@ -225,28 +212,28 @@ at::Tensor bags_backward(const BagGradient& bags, int64_t rows, bool sparse) {
       /*is_coalesced=*/true);
 }
 
-void step_rows(const at::Tensor& weight, const BagGradient& bags, double rate) {
+void step_rows_cuda(
+    const at::Tensor& weight, const BagGradient& bags, double rate) {
   const int64_t n = bags.input.indices.numel();
   if (!can_sort(n, weight.size(0)) || n == 0) {
-    bag_kernels_composed().step(weight, bags, rate);
+    BagKernels::composed().step(weight, bags, rate);
     return;
   }
   const Call call(weight);
   const SortedBags in = sorted_bags(call, bags, weight.size(0));
   const at::Tensor scratch = sum_scratch(call, in);
   C10_CUDA_CHECK(sgd_update(
-      in.entries.sorted,
+      {in.entries.sorted, scratch.mutable_data_ptr(), call.stream()},
       in.terms,
       {weight.mutable_data_ptr(),
        weight.stride(0),
        *scalar_of(weight.scalar_type())},
-      rate,
-      scratch.mutable_data_ptr(),
-      call.stream()));
+      rate));
   call.finish();
 }
 
-at::Tensor weights_backward(const at::Tensor& grad, const BagLookup& bags) {
+at::Tensor bag_weights_backward_cuda(
+    const at::Tensor& grad, const BagLookup& bags) {
   const auto& [weight, part, input] = bags;
   const Call call(weight);
   const Lists lists(input);
@@ -256,25 +243,23 @@ at::Tensor weights_backward(const at::Tensor& grad, const BagLookup& bags) {
   C10_CUDA_CHECK(bag_weights_gradient(
       table_of(weight, part),
       lists.bags,
-      ordered.const_data_ptr(),
-      out.mutable_data_ptr(),
-      call.report(),
-      call.stream()));
+      {ordered.const_data_ptr(), out.mutable_data_ptr()},
+      call.launch()));
   call.finish();
   return out;
 }
 
 }  // namespace
 
-const BagKernels& bag_kernels_cuda() {
+const BagKernels& BagKernels::cuda() {
   static constexpr BagKernels kernels{
-      counts,
-      checked_bounds,
-      pool,
-      maxima,
-      bags_backward,
-      step_rows,
-      weights_backward};
+      bag_counts_cuda,
+      bag_bounds_cuda,
+      pool_bags_cuda,
+      max_bags_cuda,
+      bags_backward_cuda,
+      step_rows_cuda,
+      bag_weights_backward_cuda};
   return kernels;
 }
 

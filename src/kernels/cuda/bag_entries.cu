@@ -10,14 +10,9 @@ namespace tessera::detail::cuda {
 namespace {
 
 __global__ void __launch_bounds__(kThreads) entries_kernel(
-    Bags bags,
-    Part part,
-    uint32_t* rows,
-    uint32_t* places,
-    int32_t* entry_bags,
-    int64_t* counts,
-    Lanes lanes,
-    Report report) {
+    Bags bags, Part part, BagEntryOut entries, Lanes lanes, Report report) {
+  uint32_t* const rows = entries.sort.rows[0];
+  uint32_t* const places = entries.sort.places[0];
   const int64_t bag = group_index(lanes);
   const int lane = static_cast<int>(threadIdx.x) & (lanes.group - 1);
   int64_t count = 0;
@@ -29,20 +24,20 @@ __global__ void __launch_bounds__(kThreads) entries_kernel(
       const bool pads = index == bags.padding;
       count += !pads;
       rows[e] = static_cast<uint32_t>(row < 0 || pads ? part.rows : row);
-      if (entry_bags == nullptr) {
+      if (entries.bags == nullptr) {
         places[e] = static_cast<uint32_t>(bag);
       } else {
         places[e] = static_cast<uint32_t>(e);
-        entry_bags[e] = static_cast<int32_t>(bag);
+        entries.bags[e] = static_cast<int32_t>(bag);
       }
     }
   }
-  if (counts != nullptr) {
+  if (entries.counts != nullptr) {
     for (int other = lanes.group / 2; other > 0; other /= 2) {
       count += __shfl_xor_sync(0xffffffffu, count, other);
     }
     if (bag < bags.count && lane == 0) {
-      counts[bag] = count;
+      entries.counts[bag] = count;
     }
   }
 }
@@ -82,11 +77,12 @@ template <int kStep, typename T>
 __global__ void __launch_bounds__(kThreads) dots_kernel(
     BagTable table,
     Bags bags,
-    const T* grad,
-    T* out,
+    WeightsGradient weights,
     Lanes lanes,
     Report report) {
   using S = Sum<T>;
+  const T* const grad = static_cast<const T*>(weights.grad);
+  T* const out = static_cast<T*>(weights.out);
   const int64_t bag = group_index(lanes);
   const int lane = static_cast<int>(threadIdx.x) & (lanes.group - 1);
   BagRange range{0, 0};
@@ -131,86 +127,58 @@ __global__ void __launch_bounds__(kThreads) dots_kernel(
   }
 }
 
-template <int kStep, typename T>
-cudaError_t launch_dots(
-    const BagTable& table,
-    const Bags& bags,
-    const void* grad,
-    void* out,
-    const Report& report,
-    cudaStream_t stream) {
-  Lanes lanes = lanes_for(table.width, kStep);
-  lanes.tiles = 1;
-  dots_kernel<kStep, T><<<grid_for(bags.count, lanes), kThreads, 0, stream>>>(
-      table,
-      bags,
-      static_cast<const T*>(grad),
-      static_cast<T*>(out),
-      lanes,
-      report);
-  return cudaGetLastError();
-}
-
 }  // namespace
 
 cudaError_t bag_entries(
     const Bags& bags,
     const Part& part,
-    const SortMemory& memory,
-    int32_t* entry_bags,
-    int64_t* counts,
-    const Report& report,
-    cudaStream_t stream) {
+    const BagEntryOut& entries,
+    const Launch& launch) {
   const int64_t n = bags.indices.count;
   const auto blocks = static_cast<unsigned>((n + kThreads - 1) / kThreads);
-  absent_kernel<<<blocks, kThreads, 0, stream>>>(
-      memory.rows[0], n, static_cast<uint32_t>(part.rows));
+  absent_kernel<<<blocks, kThreads, 0, launch.stream>>>(
+      entries.sort.rows[0], n, static_cast<uint32_t>(part.rows));
   if (bags.count > 0) {
     const Lanes lanes = lanes_for_entries(bags);
-    entries_kernel<<<grid_for(bags.count, lanes), kThreads, 0, stream>>>(
-        bags,
-        part,
-        memory.rows[0],
-        memory.places[0],
-        entry_bags,
-        counts,
-        lanes,
-        report);
+    entries_kernel<<<grid_for(bags.count, lanes), kThreads, 0, launch.stream>>>(
+        bags, part, entries, lanes, launch.report);
   }
   return cudaGetLastError();
 }
 
 cudaError_t bag_bounds(
-    const Bags& bags,
-    int64_t rows,
-    int64_t* bounds,
-    const Report& report,
-    cudaStream_t stream) {
+    const Bags& bags, int64_t rows, int64_t* bounds, const Launch& launch) {
   if (bags.count == 0) {
     return cudaSuccess;
   }
   const Lanes lanes = lanes_for_entries(bags);
-  bounds_kernel<<<grid_for(bags.count, lanes), kThreads, 0, stream>>>(
-      bags, {0, rows, rows}, bounds, lanes, report);
+  bounds_kernel<<<grid_for(bags.count, lanes), kThreads, 0, launch.stream>>>(
+      bags, {0, rows, rows}, bounds, lanes, launch.report);
   return cudaGetLastError();
 }
 
 cudaError_t bag_weights_gradient(
     const BagTable& table,
     const Bags& bags,
-    const void* grad,
-    void* out,
-    const Report& report,
-    cudaStream_t stream) {
+    const WeightsGradient& weights,
+    const Launch& launch) {
   if (bags.count == 0) {
     return cudaSuccess;
   }
+  const auto run = [&](auto kernel, int step) {
+    Lanes lanes = lanes_for(table.width, step);
+    lanes.tiles = 1;
+    kernel<<<grid_for(bags.count, lanes), kThreads, 0, launch.stream>>>(
+        table, bags, weights, lanes, launch.report);
+    return cudaGetLastError();
+  };
   return with_scalar(table.dtype, [&](auto zero) {
     using T = decltype(zero);
+    constexpr int kStep = 16 / sizeof(T);
     const bool words = allows_words<T>(table.data, table.width, table.stride) &&
-                       allows_words<T>(grad, table.width, table.width);
-    const auto f = words ? launch_dots<16 / sizeof(T), T> : launch_dots<1, T>;
-    return f(table, bags, grad, out, report, stream);
+                       allows_words<T>(weights.grad, table.width, table.width);
+    return words ? run(dots_kernel<kStep, T>, kStep)
+                 : run(dots_kernel<1, T>, 1);
   });
 }
 

@@ -6,37 +6,18 @@
 
 namespace tessera::detail::cuda {
 
-namespace {
-
-template <int kStep, typename T>
-cudaError_t launch(
-    const Sorted& sorted,
-    const BagTerms& terms,
-    const GradientOut& out,
-    void* scratch,
-    cudaStream_t stream) {
-  const GradientSink<T> sink{
-      static_cast<T*>(out.data), terms.width, out.numbers, out.mean_of_entries};
-  return with_source<T>(terms, [&](const auto& source) {
-    return run_sums<kStep, Sum<T>>(
-        sorted, terms.width, source, sink, scratch, stream);
-  });
-}
-
-}  // namespace
-
 cudaError_t bag_gradient(
-    const Sorted& sorted,
-    const BagTerms& terms,
-    const GradientOut& out,
-    void* scratch,
-    cudaStream_t stream) {
+    const SortedRun& run, const BagTerms& terms, const GradientOut& out) {
+  const int64_t width = terms.width;
   return with_scalar(terms.dtype, [&](auto zero) {
     using T = decltype(zero);
-    return allows_words<T>(terms.grad, terms.width, terms.width) &&
-                   allows_words<T>(out.data, terms.width, terms.width)
-               ? launch<16 / sizeof(T), T>(sorted, terms, out, scratch, stream)
-               : launch<1, T>(sorted, terms, out, scratch, stream);
+    const bool words = allows_words<T>(terms.grad, width, width) &&
+                       allows_words<T>(out.data, width, width);
+    const GradientSink<T> sink{
+        static_cast<T*>(out.data), width, out.numbers, out.mean_of_entries};
+    return with_source<T>(terms, [&](const auto& source) {
+      return sum_rows<T>(words, run, width, source, sink);
+    });
   });
 }
 

@@ -20,35 +20,37 @@ struct BagTerms {
   const int32_t* bags;
 };
 
-// Writes the entries of bags as lookup_entries does, the bag of each to
-// `entry_bags` (if nullptr, in place of its own place) and, unless nullptr, the
-// number of each bag's entries to `counts`. Padding and entries behind the last
-// bag are absent and not counted.
+// Where the entries of bags are written.
+struct BagEntryOut {
+  SortMemory sort;
+  int32_t* bags;    // of each entry; if nullptr, in place of its own place
+  int64_t* counts;  // the number of each bag's entries; or nullptr
+};
+
+// Writes the entries of bags as lookup_entries does. Padding and entries behind
+// the last bag are absent and not counted.
 cudaError_t bag_entries(
     const Bags& bags,
     const Part& part,
-    const SortMemory& memory,
-    int32_t* entry_bags,
-    int64_t* counts,
-    const Report& report,
-    cudaStream_t);
+    const BagEntryOut& entries,
+    const Launch& launch);
 
-// The gradient of the rows. `scratch` as for lookup_gradient.
+// The gradient of the rows.
 cudaError_t bag_gradient(
-    const Sorted& sorted,
-    const BagTerms& terms,
-    const GradientOut& out,
-    void* scratch,
-    cudaStream_t);
+    const SortedRun& run, const BagTerms& terms, const GradientOut& out);
+
+// What per_sample_weights get.
+struct WeightsGradient {
+  const void* grad;  // [bags, width] of the table's dtype
+  void* out;         // [entries]
+};
 
 // out[p] = grad of p's bag . table row of entry p, 0 where the part does not
 // hold it.
 cudaError_t bag_weights_gradient(
     const BagTable& table,
     const Bags& bags,
-    const void* grad,
-    void* out,
-    const Report& report,
-    cudaStream_t);
+    const WeightsGradient& weights,
+    const Launch& launch);
 
 }  // namespace tessera::detail::cuda

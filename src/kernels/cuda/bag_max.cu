@@ -10,13 +10,7 @@ namespace {
 
 template <int kStep, typename T>
 __global__ void __launch_bounds__(kThreads) max_kernel(
-    BagTable table,
-    Bags bags,
-    bool zero_if_empty,
-    T* values,
-    int32_t* argmax,
-    Lanes lanes,
-    Report report) {
+    BagTable table, Bags bags, BagMaxima maxima, Lanes lanes, Report report) {
   using S = Sum<T>;
   const int64_t bag = group_index(lanes);
   const int64_t column = column_of<kStep>(lanes);
@@ -61,39 +55,19 @@ __global__ void __launch_bounds__(kThreads) max_kernel(
   if (column >= table.width) {
     return;
   }
-  if (!opened && zero_if_empty) {
+  if (!opened && maxima.zero_if_empty) {
 #pragma unroll
     for (int k = 0; k < kStep; ++k) {
       best[k] = 0;
     }
   }
+  T* const values = static_cast<T*>(maxima.values);
   store<kStep>(values + bag * table.width + column, best);
-  int32_t* const out = argmax + bag * table.width + column;
+  int32_t* const out = maxima.argmax + bag * table.width + column;
 #pragma unroll
   for (int k = 0; k < kStep; ++k) {
     out[k] = who[k];
   }
-}
-
-template <int kStep, typename T>
-cudaError_t launch(
-    const BagTable& table,
-    const Bags& bags,
-    bool zero_if_empty,
-    void* values,
-    int32_t* argmax,
-    const Report& report,
-    cudaStream_t stream) {
-  const Lanes lanes = lanes_for(table.width, kStep);
-  max_kernel<kStep, T><<<grid_for(bags.count, lanes), kThreads, 0, stream>>>(
-      table,
-      bags,
-      zero_if_empty,
-      static_cast<T*>(values),
-      argmax,
-      lanes,
-      report);
-  return cudaGetLastError();
 }
 
 }  // namespace
@@ -101,20 +75,23 @@ cudaError_t launch(
 cudaError_t max_bags(
     const BagTable& table,
     const Bags& bags,
-    bool zero_if_empty,
-    void* values,
-    int32_t* argmax,
-    const Report& report,
-    cudaStream_t stream) {
+    const BagMaxima& maxima,
+    const Launch& launch) {
   if (bags.count == 0) {
     return cudaSuccess;
   }
+  const auto run = [&](auto kernel, int step) {
+    const Lanes lanes = lanes_for(table.width, step);
+    kernel<<<grid_for(bags.count, lanes), kThreads, 0, launch.stream>>>(
+        table, bags, maxima, lanes, launch.report);
+    return cudaGetLastError();
+  };
   return with_scalar(table.dtype, [&](auto zero) {
     using T = decltype(zero);
+    constexpr int kStep = 16 / sizeof(T);
     const bool words = allows_words<T>(table.data, table.width, table.stride) &&
-                       allows_words<T>(values, table.width, table.width);
-    const auto f = words ? launch<16 / sizeof(T), T> : launch<1, T>;
-    return f(table, bags, zero_if_empty, values, argmax, report, stream);
+                       allows_words<T>(maxima.values, table.width, table.width);
+    return words ? run(max_kernel<kStep, T>, kStep) : run(max_kernel<1, T>, 1);
   });
 }
 

@@ -74,33 +74,17 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(
   store<kStep>(static_cast<Out*>(pool.out) + bag * table.width + column, sums);
 }
 
-template <int kStep, typename T, typename Out>
-cudaError_t launch(
-    const BagTable& table,
-    const Bags& bags,
-    const BagPool& pool,
-    const Report& report,
-    cudaStream_t stream) {
-  const Lanes lanes = lanes_for(table.width, kStep);
-  pool_kernel<kStep, T, Out>
-      <<<grid_for(bags.count, lanes), kThreads, 0, stream>>>(
-          table, bags, pool, lanes, report);
-  return cudaGetLastError();
-}
-
 }  // namespace
 
 cudaError_t bag_counts(
-    const Bags& bags,
-    int64_t* counts,
-    const Report& report,
-    cudaStream_t stream) {
+    const Bags& bags, int64_t* counts, const Launch& launch) {
   if (bags.count == 0) {
     return cudaSuccess;
   }
   const auto blocks =
       static_cast<unsigned>((bags.count + kThreads - 1) / kThreads);
-  counts_kernel<<<blocks, kThreads, 0, stream>>>(bags, counts, report);
+  counts_kernel<<<blocks, kThreads, 0, launch.stream>>>(
+      bags, counts, launch.report);
   return cudaGetLastError();
 }
 
@@ -108,11 +92,16 @@ cudaError_t pool_bags(
     const BagTable& table,
     const Bags& bags,
     const BagPool& pool,
-    const Report& report,
-    cudaStream_t stream) {
+    const Launch& launch) {
   if (bags.count == 0) {
     return cudaSuccess;
   }
+  const auto run = [&](auto kernel, int step) {
+    const Lanes lanes = lanes_for(table.width, step);
+    kernel<<<grid_for(bags.count, lanes), kThreads, 0, launch.stream>>>(
+        table, bags, pool, lanes, launch.report);
+    return cudaGetLastError();
+  };
   return with_scalar(table.dtype, [&](auto zero) {
     using T = decltype(zero);
     constexpr int kStep = 16 / sizeof(T);
@@ -120,13 +109,12 @@ cudaError_t pool_bags(
                        allows_words<T>(pool.out, table.width, table.width);
     if constexpr (sizeof(T) == 2) {
       if (pool.out_is_float) {
-        return words
-                   ? launch<kStep, T, float>(table, bags, pool, report, stream)
-                   : launch<1, T, float>(table, bags, pool, report, stream);
+        return words ? run(pool_kernel<kStep, T, float>, kStep)
+                     : run(pool_kernel<1, T, float>, 1);
       }
     }
-    return words ? launch<kStep, T, T>(table, bags, pool, report, stream)
-                 : launch<1, T, T>(table, bags, pool, report, stream);
+    return words ? run(pool_kernel<kStep, T, T>, kStep)
+                 : run(pool_kernel<1, T, T>, 1);
   });
 }
 

@@ -22,6 +22,7 @@ class Call {
 
   cudaStream_t stream() const { return stream_; }
   const Report& report() const { return report_; }
+  Launch launch() const { return {report_, stream_}; }
 
   // Memory that lives until the kernels launched so far have run.
   at::Tensor memory(size_t bytes) const;

@@ -45,16 +45,12 @@ void add_gradients(
   const at::Tensor scratch =
       call.memory(run_scratch(sorted.count, width, sum_bytes(dtype)));
   C10_CUDA_CHECK(lookup_gradient(
-      sorted,
-      dtype,
-      ordered.const_data_ptr(),
-      width,
-      out,
-      scratch.mutable_data_ptr(),
-      call.stream()));
+      {sorted, scratch.mutable_data_ptr(), call.stream()},
+      {dtype, ordered.const_data_ptr(), width},
+      out));
 }
 
-at::Tensor forward(const at::Tensor& weight, const HeldRows& held) {
+at::Tensor lookup_forward_cuda(const at::Tensor& weight, const HeldRows& held) {
   const at::Tensor& indices = held.indices;
   const Call call(weight);
   const int64_t width = weight.size(1);
@@ -78,7 +74,7 @@ at::Tensor forward(const at::Tensor& weight, const HeldRows& held) {
   return out;
 }
 
-at::Tensor backward(
+at::Tensor lookup_backward_cuda(
     const at::Tensor& grad,
     const HeldRows& held,
     int64_t padding_idx,
@@ -86,7 +82,7 @@ at::Tensor backward(
   const auto dtype = scalar_of(grad.scalar_type());
   const int64_t n = held.indices.numel();
   if (!dtype.has_value() || !can_sort(n, held.rows)) {
-    return lookup_kernels_composed().backward(
+    return LookupKernels::composed().backward(
         grad, held, padding_idx, scale_grad_by_freq);
   }
   const Call call(grad);
@@ -104,12 +100,12 @@ at::Tensor backward(
   return out;
 }
 
-at::Tensor sparse_backward(
+at::Tensor lookup_sparse_backward_cuda(
     const at::Tensor& grad, const HeldRows& held, int64_t padding_idx) {
   const auto dtype = scalar_of(grad.scalar_type());
   const int64_t n = held.indices.numel();
   if (!dtype.has_value() || !can_sort(n, held.rows) || n == 0) {
-    return lookup_kernels_composed().sparse_backward(grad, held, padding_idx);
+    return LookupKernels::composed().sparse_backward(grad, held, padding_idx);
   }
   const Call call(grad);
   const SortedEntries entries = sorted_lookup(call, held, padding_idx);
@@ -133,7 +129,7 @@ at::Tensor sparse_backward(
       /*is_coalesced=*/true);
 }
 
-void renorm(
+void renorm_rows_cuda(
     const at::Tensor& weight,
     const at::Tensor& wanted,
     int64_t first_row,
@@ -151,18 +147,22 @@ void renorm(
        weight.size(1),
        *dtype,
        {first_row, weight.size(0), first_row + weight.size(0)}},
-      rows.const_data_ptr<int64_t>(),
-      rows.numel(),
-      limit.max_norm,
-      limit.norm_type,
+      {rows.const_data_ptr<int64_t>(),
+       rows.numel(),
+       limit.max_norm,
+       limit.norm_type},
       call.stream()));
 }
 
 }  // namespace
 
-const LookupKernels& lookup_kernels_cuda() {
+const LookupKernels& LookupKernels::cuda() {
   static constexpr LookupKernels kernels{
-      forward, backward, sparse_backward, route_rows_cuda, renorm};
+      lookup_forward_cuda,
+      lookup_backward_cuda,
+      lookup_sparse_backward_cuda,
+      route_rows_cuda,
+      renorm_rows_cuda};
   return kernels;
 }
 

@@ -63,40 +63,35 @@ unsigned blocks_for(int64_t count) {
 }
 
 template <typename W>
-cudaError_t launch(
-    const GatherPlaces& places,
-    const void* self,
-    void* out,
-    const Report& report,
-    cudaStream_t stream) {
-  gather_kernel<W><<<blocks_for(places.index.count), kThreads, 0, stream>>>(
-      places, static_cast<const W*>(self), static_cast<W*>(out), report);
+cudaError_t copy_elements(
+    const GatherPlaces& places, const GatherCopy& copy, const Launch& launch) {
+  const unsigned blocks = blocks_for(places.index.count);
+  gather_kernel<W><<<blocks, kThreads, 0, launch.stream>>>(
+      places,
+      static_cast<const W*>(copy.self),
+      static_cast<W*>(copy.out),
+      launch.report);
   return cudaGetLastError();
 }
 
 }  // namespace
 
 cudaError_t gather(
-    const GatherPlaces& places,
-    const void* self,
-    int element_bytes,
-    void* out,
-    const Report& report,
-    cudaStream_t stream) {
+    const GatherPlaces& places, const GatherCopy& copy, const Launch& launch) {
   if (places.index.count == 0) {
     return cudaSuccess;
   }
-  switch (element_bytes) {
+  switch (copy.element_bytes) {
     case 1:
-      return launch<uint8_t>(places, self, out, report, stream);
+      return copy_elements<uint8_t>(places, copy, launch);
     case 2:
-      return launch<uint16_t>(places, self, out, report, stream);
+      return copy_elements<uint16_t>(places, copy, launch);
     case 4:
-      return launch<uint32_t>(places, self, out, report, stream);
+      return copy_elements<uint32_t>(places, copy, launch);
     case 8:
-      return launch<uint64_t>(places, self, out, report, stream);
+      return copy_elements<uint64_t>(places, copy, launch);
     case 16:
-      return launch<uint4>(places, self, out, report, stream);
+      return copy_elements<uint4>(places, copy, launch);
     default:
       return cudaErrorInvalidValue;
   }
@@ -106,14 +101,14 @@ cudaError_t gather_entries(
     const GatherPlaces& places,
     int64_t elements,
     const SortMemory& memory,
-    const Report& report,
-    cudaStream_t stream) {
-  entries_kernel<<<blocks_for(places.index.count), kThreads, 0, stream>>>(
+    const Launch& launch) {
+  const unsigned blocks = blocks_for(places.index.count);
+  entries_kernel<<<blocks, kThreads, 0, launch.stream>>>(
       places,
       static_cast<uint32_t>(elements),
       memory.rows[0],
       memory.places[0],
-      report);
+      launch.report);
   return cudaGetLastError();
 }
 

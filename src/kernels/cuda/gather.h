@@ -21,15 +21,15 @@ struct GatherPlaces {
   int64_t size;
 };
 
+struct GatherCopy {
+  const void* self;
+  int element_bytes;  // 1, 2, 4, 8 or 16
+  void* out;
+};
+
 // out[i] is the element that entry i names where it is held, 0 elsewhere.
-// Elements have 1, 2, 4, 8 or 16 bytes.
 cudaError_t gather(
-    const GatherPlaces& places,
-    const void* self,
-    int element_bytes,
-    void* out,
-    const Report& report,
-    cudaStream_t);
+    const GatherPlaces& places, const GatherCopy& copy, const Launch& launch);
 
 // Writes for each entry the element (strides are then those of a contiguous
 // part, of `elements` in all) as its row, to memory.rows[0] and .places[0].
@@ -37,7 +37,6 @@ cudaError_t gather_entries(
     const GatherPlaces& places,
     int64_t elements,
     const SortMemory& memory,
-    const Report& report,
-    cudaStream_t);
+    const Launch& launch);
 
 }  // namespace tessera::detail::cuda

@@ -33,9 +33,9 @@ GatherPlaces places_of(
   return places;
 }
 
-at::Tensor forward(const at::Tensor& self, const GatherPart& part) {
+at::Tensor gather_cuda(const at::Tensor& self, const GatherPart& part) {
   if (self.dim() > kMostDims) {
-    return gather_kernels_composed().forward(self, part);
+    return GatherKernels::composed().forward(self, part);
   }
   const Call call(self);
   const at::Tensor list = part.index.contiguous();
@@ -45,16 +45,15 @@ at::Tensor forward(const at::Tensor& self, const GatherPart& part) {
           {part.dim, list, part.first, part.size},
           self.sizes(),
           self.strides()),
-      self.const_data_ptr(),
-      static_cast<int>(self.element_size()),
-      out.mutable_data_ptr(),
-      call.report(),
-      call.stream()));
+      {self.const_data_ptr(),
+       static_cast<int>(self.element_size()),
+       out.mutable_data_ptr()},
+      call.launch()));
   call.finish();
   return out;
 }
 
-at::Tensor backward(
+at::Tensor gather_backward_cuda(
     const at::Tensor& grad,
     const GatherPart& part,
     c10::IntArrayRef local_sizes) {
@@ -63,7 +62,7 @@ at::Tensor backward(
   const int64_t elements = c10::multiply_integers(local_sizes);
   if (!dtype.has_value() || !can_sort(n, elements) || n == 0 ||
       part.index.dim() > kMostDims) {
-    return gather_kernels_composed().backward(grad, part, local_sizes);
+    return GatherKernels::composed().backward(grad, part, local_sizes);
   }
   const Call call(grad);
   const at::Tensor list = part.index.contiguous();
@@ -75,26 +74,21 @@ at::Tensor backward(
           {part.dim, list, part.first, part.size}, out.sizes(), out.strides()),
       elements,
       memory.entries,
-      call.report(),
-      call.stream()));
+      call.launch()));
   const SortedEntries entries = sorted_entries(call, memory, n, elements);
   const at::Tensor scratch = call.memory(run_scratch(n, 1, sum_bytes(*dtype)));
   C10_CUDA_CHECK(lookup_gradient(
-      entries.sorted,
-      *dtype,
-      ordered.const_data_ptr(),
-      /*width=*/1,
-      {out.mutable_data_ptr(), nullptr, false},
-      scratch.mutable_data_ptr(),
-      call.stream()));
+      {entries.sorted, scratch.mutable_data_ptr(), call.stream()},
+      {*dtype, ordered.const_data_ptr(), /*width=*/1},
+      {out.mutable_data_ptr(), nullptr, false}));
   call.finish();
   return out;
 }
 
 }  // namespace
 
-const GatherKernels& gather_kernels_cuda() {
-  static constexpr GatherKernels kernels{forward, backward};
+const GatherKernels& GatherKernels::cuda() {
+  static constexpr GatherKernels kernels{gather_cuda, gather_backward_cuda};
   return kernels;
 }
 

@@ -84,29 +84,16 @@ __device__ inline T narrowed(S v) {
 }
 
 template <int kBytes>
-struct WordOf;
-template <>
-struct WordOf<16> {
-  using type = uint4;
-};
-template <>
-struct WordOf<8> {
-  using type = uint2;
-};
-template <>
-struct WordOf<4> {
-  using type = uint32_t;
-};
-template <>
-struct WordOf<2> {
-  using type = uint16_t;
-};
-template <>
-struct WordOf<1> {
-  using type = uint8_t;
-};
-template <int kBytes>
-using Word = typename WordOf<kBytes>::type;
+using Word = std::conditional_t<
+    kBytes == 16,
+    uint4,
+    std::conditional_t<
+        kBytes == 8,
+        uint2,
+        std::conditional_t<
+            kBytes == 4,
+            uint32_t,
+            std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>>;
 
 // kStep neighbours of T as they are in memory. Kernels read several of these
 // before they widen the first: a conversion would wait for its load.

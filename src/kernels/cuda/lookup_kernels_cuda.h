@@ -1,4 +1,4 @@
-// The parts of lookup_kernels_cuda() that have files of their own.
+// The parts of LookupKernels::cuda() that have files of their own.
 #pragma once
 
 #include "kernels/lookup/route.h"

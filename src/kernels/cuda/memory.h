@@ -10,6 +10,12 @@
 
 namespace tessera::detail::cuda {
 
+// Where kernels run, and where they report bad indices.
+struct Launch {
+  Report report;
+  cudaStream_t stream;
+};
+
 // The types that are added up; half kinds are added in float.
 enum class Scalar { kFloat, kDouble, kHalf, kBFloat16 };
 

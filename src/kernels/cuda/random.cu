@@ -30,23 +30,20 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(
 
 }  // namespace
 
-cudaError_t fill_random(
-    const RandomDraw& draw,
-    RandomStream stream,
-    const RandomBox& box,
-    int64_t count,
-    Scalar dtype,
-    void* out,
-    cudaStream_t cuda_stream) {
-  if (count == 0) {
+cudaError_t fill_random(const RandomFill& fill, cudaStream_t stream) {
+  if (fill.count == 0) {
     return cudaSuccess;
   }
-  return with_scalar(dtype, [&](auto zero) {
+  return with_scalar(fill.dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto blocks =
-        static_cast<unsigned>((count + kThreads - 1) / kThreads);
-    fill_kernel<T><<<blocks, kThreads, 0, cuda_stream>>>(
-        draw, stream, box, count, static_cast<T*>(out));
+        static_cast<unsigned>((fill.count + kThreads - 1) / kThreads);
+    fill_kernel<T><<<blocks, kThreads, 0, stream>>>(
+        fill.draw,
+        fill.stream,
+        fill.box,
+        fill.count,
+        static_cast<T*>(fill.out));
     return cudaGetLastError();
   });
 }

@@ -16,14 +16,16 @@ struct RandomBox {
   int64_t whole[kRandomDims];
 };
 
+struct RandomFill {
+  RandomDraw draw;
+  RandomStream stream;
+  RandomBox box;
+  int64_t count;
+  Scalar dtype;
+  void* out;
+};
+
 // out[i], of `count` elements in row-major order, rounded to `dtype`.
-cudaError_t fill_random(
-    const RandomDraw& draw,
-    RandomStream stream,
-    const RandomBox& box,
-    int64_t count,
-    Scalar dtype,
-    void* out,
-    cudaStream_t);
+cudaError_t fill_random(const RandomFill& fill, cudaStream_t);
 
 }  // namespace tessera::detail::cuda

@@ -33,12 +33,12 @@ void fill_on_gpu(
     box.whole[d] = region[d].whole;
   }
   C10_CUDA_CHECK(cuda::fill_random(
-      draw,
-      stream,
-      box,
-      shard.numel(),
-      direct ? *dtype : cuda::Scalar::kDouble,
-      out.mutable_data_ptr(),
+      {draw,
+       stream,
+       box,
+       shard.numel(),
+       direct ? *dtype : cuda::Scalar::kDouble,
+       out.mutable_data_ptr()},
       call.stream()));
   if (!direct) {
     shard.copy_(out);

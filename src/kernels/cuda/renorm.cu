@@ -30,19 +30,16 @@ struct Norm {
 
 // A warp takes a row.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) renorm_kernel(
-    RenormTable table,
-    const int64_t* rows,
-    int64_t count,
-    double max_norm,
-    Norm norm) {
+__global__ void __launch_bounds__(kThreads)
+    renorm_kernel(RenormTable table, RenormRows given) {
+  const Norm norm{given.norm_type};
   const int64_t i =
       (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (i >= count) {
+  if (i >= given.count) {
     return;
   }
-  const int64_t row = rows[i] - table.part.first;
+  const int64_t row = given.rows[i] - table.part.first;
   if (static_cast<uint64_t>(row) >= static_cast<uint64_t>(table.part.rows)) {
     return;
   }
@@ -55,8 +52,8 @@ __global__ void __launch_bounds__(kThreads) renorm_kernel(
     sum = norm.joined(sum, __shfl_xor_sync(0xffffffffu, sum, other));
   }
   const double length = norm.whole(sum);
-  if (length > max_norm) {
-    const auto scale = static_cast<Sum<T>>(max_norm / (length + 1e-7));
+  if (length > given.max_norm) {
+    const auto scale = static_cast<Sum<T>>(given.max_norm / (length + 1e-7));
     for (int64_t c = lane; c < table.width; c += 32) {
       data[c] = narrowed<T>(widened(data[c]) * scale);
     }
@@ -66,21 +63,15 @@ __global__ void __launch_bounds__(kThreads) renorm_kernel(
 }  // namespace
 
 cudaError_t renorm_rows(
-    const RenormTable& table,
-    const int64_t* rows,
-    int64_t count,
-    double max_norm,
-    double norm_type,
-    cudaStream_t stream) {
-  if (count == 0) {
+    const RenormTable& table, const RenormRows& rows, cudaStream_t stream) {
+  if (rows.count == 0) {
     return cudaSuccess;
   }
   return with_scalar(table.dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto blocks =
-        static_cast<unsigned>((count * 32 + kThreads - 1) / kThreads);
-    renorm_kernel<T><<<blocks, kThreads, 0, stream>>>(
-        table, rows, count, max_norm, Norm{norm_type});
+        static_cast<unsigned>((rows.count * 32 + kThreads - 1) / kThreads);
+    renorm_kernel<T><<<blocks, kThreads, 0, stream>>>(table, rows);
     return cudaGetLastError();
   });
 }

@@ -13,15 +13,17 @@ struct RenormTable {
   Part part;
 };
 
-// Each row of `rows` (of the whole table, distinct) that the part holds is
-// multiplied by max_norm / (norm + 1e-7) if its norm exceeds max_norm. Norms
-// are added up in double.
+struct RenormRows {
+  const int64_t* rows;  // of the whole table, distinct
+  int64_t count;
+  double max_norm;
+  double norm_type;
+};
+
+// Each of the rows that the part holds is multiplied by
+// max_norm / (norm + 1e-7) if its norm exceeds max_norm. Norms are added up in
+// double.
 cudaError_t renorm_rows(
-    const RenormTable& table,
-    const int64_t* rows,
-    int64_t count,
-    double max_norm,
-    double norm_type,
-    cudaStream_t);
+    const RenormTable& table, const RenormRows& rows, cudaStream_t);
 
 }  // namespace tessera::detail::cuda

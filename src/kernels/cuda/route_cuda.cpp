@@ -12,7 +12,7 @@ Route route_rows_cuda(const at::Tensor& indices, c10::IntArrayRef bounds) {
   const int64_t n = indices.numel();
   const int64_t rows = bounds.back();
   if (!can_sort(n, rows) || n == 0) {
-    return lookup_kernels_composed().route(indices, bounds);
+    return LookupKernels::composed().route(indices, bounds);
   }
   const Call call(indices);
   const at::Tensor list = indices.contiguous();

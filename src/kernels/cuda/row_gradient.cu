@@ -23,41 +23,19 @@ struct RowSource {
   }
 };
 
-template <int kStep, typename T>
-cudaError_t launch(
-    const Sorted& sorted,
-    const void* grad,
-    int64_t width,
-    const GradientOut& out,
-    void* scratch,
-    cudaStream_t stream) {
-  return run_sums<kStep, Sum<T>>(
-      sorted,
-      width,
-      RowSource<T>{static_cast<const T*>(grad), width},
-      GradientSink<T>{
-          static_cast<T*>(out.data), width, out.numbers, out.mean_of_entries},
-      scratch,
-      stream);
-}
-
 }  // namespace
 
 cudaError_t lookup_gradient(
-    const Sorted& sorted,
-    Scalar dtype,
-    const void* grad,
-    int64_t width,
-    const GradientOut& out,
-    void* scratch,
-    cudaStream_t stream) {
-  return with_scalar(dtype, [&](auto zero) {
+    const SortedRun& run, const RowTerms& terms, const GradientOut& out) {
+  const int64_t width = terms.width;
+  return with_scalar(terms.dtype, [&](auto zero) {
     using T = decltype(zero);
-    return allows_words<T>(grad, width, width) &&
-                   allows_words<T>(out.data, width, width)
-               ? launch<16 / sizeof(T), T>(
-                     sorted, grad, width, out, scratch, stream)
-               : launch<1, T>(sorted, grad, width, out, scratch, stream);
+    const bool words = allows_words<T>(terms.grad, width, width) &&
+                       allows_words<T>(out.data, width, width);
+    const RowSource<T> source{static_cast<const T*>(terms.grad), width};
+    const GradientSink<T> sink{
+        static_cast<T*>(out.data), width, out.numbers, out.mean_of_entries};
+    return sum_rows<T>(words, run, width, source, sink);
   });
 }
 

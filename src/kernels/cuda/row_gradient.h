@@ -15,15 +15,21 @@ struct GradientOut {
   bool mean_of_entries;  // divide by the number of a row's entries
 };
 
+// Entries whose rows are added up.
+struct SortedRun {
+  const Sorted& sorted;
+  void* scratch;  // run_scratch(sorted.count, width, 4, or 8 for double)
+  cudaStream_t stream;
+};
+
 // The row of `grad` that belongs to place p is grad + p * width.
-// `scratch`: run_scratch(sorted.count, width, 4, or 8 for double).
+struct RowTerms {
+  Scalar dtype;
+  const void* grad;
+  int64_t width;
+};
+
 cudaError_t lookup_gradient(
-    const Sorted& sorted,
-    Scalar dtype,
-    const void* grad,
-    int64_t width,
-    const GradientOut& out,
-    void* scratch,
-    cudaStream_t);
+    const SortedRun& run, const RowTerms& terms, const GradientOut& out);
 
 }  // namespace tessera::detail::cuda

@@ -10,43 +10,36 @@ namespace {
 
 // T: of the gradients; W: of the table.
 template <typename T, typename W, class Update>
-cudaError_t launch(
-    const Sorted& sorted,
+cudaError_t update_rows(
+    const SortedRun& run,
     const BagTerms& terms,
     const UpdatedTable& table,
-    const Update& update,
-    void* scratch,
-    cudaStream_t stream) {
+    const Update& update) {
   const UpdateSink<W, Update> sink{
       static_cast<W*>(table.data), table.stride, update};
   const bool words = allows_words<T>(terms.grad, terms.width, terms.width) &&
                      allows_words<W>(table.data, terms.width, table.stride);
   return with_source<T>(terms, [&](const auto& source) {
-    return words ? run_sums<16 / sizeof(W), Sum<W>>(
-                       sorted, terms.width, source, sink, scratch, stream)
-                 : run_sums<1, Sum<W>>(
-                       sorted, terms.width, source, sink, scratch, stream);
+    return sum_rows<W>(words, run, terms.width, source, sink);
   });
 }
 
 }  // namespace
 
 cudaError_t sgd_update(
-    const Sorted& sorted,
+    const SortedRun& run,
     const BagTerms& terms,
     const UpdatedTable& table,
-    double rate,
-    void* scratch,
-    cudaStream_t stream) {
+    double rate) {
   return with_scalar(table.dtype, [&](auto zero) {
     using W = decltype(zero);
     const SgdUpdate<W> update{static_cast<Sum<W>>(rate)};
     if constexpr (sizeof(W) == 2) {
       if (terms.dtype == Scalar::kFloat) {
-        return launch<float, W>(sorted, terms, table, update, scratch, stream);
+        return update_rows<float, W>(run, terms, table, update);
       }
     }
-    return launch<W, W>(sorted, terms, table, update, scratch, stream);
+    return update_rows<W, W>(run, terms, table, update);
   });
 }
 

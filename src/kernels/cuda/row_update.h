@@ -14,13 +14,10 @@ struct UpdatedTable {
 };
 
 // table[row] -= rate * gradient of the row, for each row with an entry.
-// `scratch`: run_scratch(sorted.count, width, 4, or 8 for double).
 cudaError_t sgd_update(
-    const Sorted& sorted,
+    const SortedRun& run,
     const BagTerms& terms,
     const UpdatedTable& table,
-    double rate,
-    void* scratch,
-    cudaStream_t);
+    double rate);
 
 }  // namespace tessera::detail::cuda

@@ -4,6 +4,7 @@
 #include "kernels/cuda/lanes.cuh"
 #include "kernels/cuda/row_gradient.h"
 #include "kernels/cuda/row_update.h"
+#include "kernels/cuda/runs.cuh"
 
 namespace tessera::detail::cuda {
 
@@ -80,5 +81,21 @@ struct UpdateSink {
     cuda::store<kStep>(at, weight);
   }
 };
+
+// Adds up what `source` gives for each row and hands it to `sink`, in steps of
+// 16 bytes of T where `words`, else column by column.
+template <typename T, class Source, class Sink>
+cudaError_t sum_rows(
+    bool words,
+    const SortedRun& run,
+    int64_t width,
+    const Source& source,
+    const Sink& sink) {
+  const auto& [sorted, scratch, stream] = run;
+  return words ? run_sums<16 / sizeof(T), Sum<T>>(
+                     sorted, width, source, sink, scratch, stream)
+               : run_sums<1, Sum<T>>(
+                     sorted, width, source, sink, scratch, stream);
+}
 
 }  // namespace tessera::detail::cuda

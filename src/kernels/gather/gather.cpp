@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "kernels/for_device.h"
 #include "kernels/gather/gather_kernels.h"
+#include "kernels/kernels_for.h"
 #include "kernels/lookup/embedding_index.h"
 #include "kernels/resolved.h"
 
@@ -44,14 +44,6 @@ int64_t check_gather(
   return dim;
 }
 
-const GatherKernels& gather_kernels_for(const at::Tensor& tensor) {
-  return for_device(
-      tensor,
-      gather_kernels_cpu,
-      gather_kernels_cuda,
-      gather_kernels_composed)();
-}
-
 }  // namespace
 
 void throw_outside_dimension(int64_t index, int64_t dim, int64_t size) {
@@ -81,7 +73,7 @@ at::Tensor gather_part(
     int64_t first,
     int64_t size) {
   dim = check_gather(self.sizes(), dim, index, first, size);
-  return gather_kernels_for(self).forward(
+  return kernels_for<GatherKernels>(self).forward(
       resolved(self), {dim, index, first, size});
 }
 
@@ -104,7 +96,7 @@ at::Tensor gather_part_backward(
       "[gather_backward] expected a floating point or complex gradient but "
       "got ",
       grad.scalar_type());
-  return gather_kernels_for(grad).backward(
+  return kernels_for<GatherKernels>(grad).backward(
       resolved(grad), {dim, index, first, size}, local_sizes);
 }
 

@@ -59,7 +59,7 @@ at::Tensor composed_gather_backward(
 
 }  // namespace
 
-const GatherKernels& gather_kernels_composed() {
+const GatherKernels& GatherKernels::composed() {
   static constexpr GatherKernels kernels{
       composed_gather, composed_gather_backward};
   return kernels;

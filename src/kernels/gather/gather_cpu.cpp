@@ -62,64 +62,28 @@ struct HeldRange {
   int64_t size;  // of the whole dimension
 };
 
-// One line of the forward.
-template <class Item, class Index>
-void gather_line(
+// Calls visit(j, local, inside) for each index of a line: where it stands in
+// the line, which entry of those held here it names, and whether it names one.
+template <class Index, class Visit>
+void visit_line(
     const GatherWalk& walk,
     const GatherLine& line,
     const Index* indices,
     const HeldRange& range,
-    const Item* from,
-    Item* to,
-    FirstPlace& bad) {
+    FirstPlace& bad,
+    const Visit& visit) {
   const auto [first, held, size] = range;
-  const int64_t index_stride = walk.index_strides.back();
-  const int64_t a_stride = walk.a_strides.back();
-  const int64_t a_step = walk.a_step;
-  indices += line.index;
-  from += line.a;
-  to += line.b;
+  const int64_t stride = walk.index_strides.back();
+  const Index* const begin = indices + line.index;
   bool good = true;
   for (int64_t j = 0; j < line.length; ++j) {
-    const int64_t index = indices[j * index_stride];
-    const int64_t local = offset_from(first, index);
-    const bool inside = is_inside(local, held);
-    good &= is_inside(index, size);
-    // Reads the first entry in vain rather than guess a branch.
-    const Item item = from[j * a_stride + (inside ? local : 0) * a_step];
-    to[j] = inside ? item : Item{};
-  }
-  if (!good) {
-    report_bad(indices - line.index, index_stride, line, size, bad);
-  }
-}
-
-// One line of the backward.
-template <class T, class Sum, class Index>
-void scatter_line(
-    const GatherWalk& walk,
-    const GatherLine& line,
-    const Index* indices,
-    const HeldRange& range,
-    const T* from,
-    Sum* to,
-    FirstPlace& bad) {
-  const auto [first, held, size] = range;
-  const int64_t index_stride = walk.index_strides.back();
-  const int64_t a_stride = walk.a_strides.back();
-  const int64_t b_stride = walk.b_strides.back();
-  bool good = true;
-  for (int64_t j = 0; j < line.length; ++j) {
-    const int64_t index = indices[line.index + j * index_stride];
+    const int64_t index = begin[j * stride];
     const int64_t local = offset_from(first, index);
     good &= is_inside(index, size);
-    if (is_inside(local, held)) {
-      to[line.a + j * a_stride + local * walk.a_step] +=
-          static_cast<Sum>(from[line.b + j * b_stride]);
-    }
+    visit(j, local, is_inside(local, held));
   }
   if (!good) {
-    report_bad(indices, index_stride, line, size, bad);
+    report_bad(indices, stride, line, size, bad);
   }
 }
 
@@ -143,7 +107,16 @@ at::Tensor gather_cpu(const at::Tensor& self, const GatherPart& given) {
       const auto* const from = static_cast<const Item*>(part.const_data_ptr());
       auto* const to = static_cast<Item*>(out.mutable_data_ptr());
       walk.in_parallel(/*allow_dim=*/true, [&](const GatherLine& line) {
-        gather_line(walk, line, indices, range, from, to, bad);
+        const Item* const source = from + line.a;
+        Item* const target = to + line.b;
+        const int64_t stride = walk.a_strides.back();
+        const int64_t step = walk.a_step;
+        const auto copy = [=](int64_t j, int64_t local, bool inside) {
+          // Reads the first entry in vain rather than guess a branch.
+          const Item item = source[j * stride + (inside ? local : 0) * step];
+          target[j] = inside ? item : Item{};
+        };
+        visit_line(walk, line, indices, range, bad, copy);
       });
     });
   });
@@ -173,7 +146,14 @@ at::Tensor gather_backward_cpu(
         auto* const to = out.mutable_data_ptr<at::opmath_type<scalar_t>>();
         with_index_data(index, [&](const auto* indices) {
           walk.in_parallel(/*allow_dim=*/false, [&](const GatherLine& line) {
-            scatter_line(walk, line, indices, range, from, to, bad);
+            const auto add = [&](int64_t j, int64_t local, bool inside) {
+              if (inside) {
+                to[line.a + j * walk.a_strides.back() + local * walk.a_step] +=
+                    static_cast<at::opmath_type<scalar_t>>(
+                        from[line.b + j * walk.b_strides.back()]);
+              }
+            };
+            visit_line(walk, line, indices, range, bad, add);
           });
         });
       });
@@ -183,7 +163,7 @@ at::Tensor gather_backward_cpu(
 
 }  // namespace
 
-const GatherKernels& gather_kernels_cpu() {
+const GatherKernels& GatherKernels::cpu() {
   static constexpr GatherKernels kernels{gather_cpu, gather_backward_cpu};
   return kernels;
 }

@@ -26,16 +26,16 @@ struct GatherKernels {
       const at::Tensor& grad,
       const GatherPart& part,
       c10::IntArrayRef local_sizes);
-};
 
-// In one pass: range test, copy or zero, and the first bad index.
-const GatherKernels& gather_kernels_cpu();
-// A bad index gives zeros and is raised by a later call: see device_errors.h.
-// Without CUDA's compiler the composed ones.
-const GatherKernels& gather_kernels_cuda();
-// Compositions of ATen ops, for devices without kernels of ours. Finding a bad
-// index waits for the device.
-const GatherKernels& gather_kernels_composed();
+  // In one pass: range test, copy or zero, and the first bad index.
+  static const GatherKernels& cpu();
+  // A bad index gives zeros and is raised by a later call: see device_errors.h.
+  // Without CUDA's compiler the composed ones.
+  static const GatherKernels& cuda();
+  // Compositions of ATen ops, for devices without kernels of ours. Finding a
+  // bad index waits for the device.
+  static const GatherKernels& composed();
+};
 
 // Throws the c10::IndexError of a gather along `dim` of `size`.
 [[noreturn]] void throw_outside_dimension(

@@ -2,7 +2,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "kernels/for_device.h"
+#include "kernels/kernels_for.h"
 #include "kernels/lookup/embedding_index.h"
 #include "kernels/lookup/lookup_kernels.h"
 #include "kernels/resolved.h"
@@ -31,14 +31,6 @@ void check_backward(const at::Tensor& grad, const HeldRows& held) {
 
 }  // namespace
 
-const LookupKernels& lookup_kernels_for(const at::Tensor& tensor) {
-  return for_device(
-      tensor,
-      lookup_kernels_cpu,
-      lookup_kernels_cuda,
-      lookup_kernels_composed)();
-}
-
 at::Tensor lookup_rows(
     const at::Tensor& weight,
     const at::Tensor& indices,
@@ -51,7 +43,7 @@ at::Tensor lookup_rows(
   check_index_dtype("embedding", indices);
   check_held_range("embedding", first_row, weight.size(0), table_rows);
   const HeldRows held{indices, first_row, weight.size(0), table_rows};
-  const auto& kernels = lookup_kernels_for(weight);
+  const auto& kernels = kernels_for<LookupKernels>(weight);
   return weight.is_conj() || weight.is_neg()
              ? kernels.forward(resolved(weight), held)
              : kernels.forward(weight, held);
@@ -59,28 +51,18 @@ at::Tensor lookup_rows(
 
 at::Tensor lookup_rows_backward(
     const at::Tensor& grad,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t rows,
-    int64_t table_rows,
+    const HeldRows& held,
     int64_t padding_idx,
     bool scale_grad_by_freq) {
-  const HeldRows held{indices, first_row, rows, table_rows};
   check_backward(grad, held);
-  return lookup_kernels_for(grad).backward(
+  return kernels_for<LookupKernels>(grad).backward(
       resolved(grad), held, padding_idx, scale_grad_by_freq);
 }
 
 at::Tensor lookup_rows_sparse_backward(
-    const at::Tensor& grad,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t rows,
-    int64_t table_rows,
-    int64_t padding_idx) {
-  const HeldRows held{indices, first_row, rows, table_rows};
+    const at::Tensor& grad, const HeldRows& held, int64_t padding_idx) {
   check_backward(grad, held);
-  return lookup_kernels_for(grad).sparse_backward(
+  return kernels_for<LookupKernels>(grad).sparse_backward(
       resolved(grad), held, padding_idx);
 }
 

@@ -20,6 +20,15 @@
 
 namespace tessera::detail {
 
+// Indices into a table of `table_rows` rows, of which
+// [first_row, first_row + rows) are held here.
+struct HeldRows {
+  const at::Tensor& indices;
+  int64_t first_row;
+  int64_t rows;
+  int64_t table_rows;
+};
+
 // `weight`, [rows, d] of any dtype, holds rows [first_row, first_row + rows).
 // Returns a contiguous tensor of the shape of `indices` and d: the row of each
 // index where it is held here, zeros elsewhere.
@@ -38,10 +47,7 @@ at::Tensor lookup_rows(
 // added in float and rounded once.
 at::Tensor lookup_rows_backward(
     const at::Tensor& grad,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t rows,
-    int64_t table_rows,
+    const HeldRows& held,
     int64_t padding_idx,
     bool scale_grad_by_freq);
 
@@ -49,11 +55,6 @@ at::Tensor lookup_rows_backward(
 // [rows, d] that stores only the touched rows, ascending. Takes time and
 // memory of the order of `indices` and `grad`, whatever the size of the table.
 at::Tensor lookup_rows_sparse_backward(
-    const at::Tensor& grad,
-    const at::Tensor& indices,
-    int64_t first_row,
-    int64_t rows,
-    int64_t table_rows,
-    int64_t padding_idx);
+    const at::Tensor& grad, const HeldRows& held, int64_t padding_idx);
 
 }  // namespace tessera::detail

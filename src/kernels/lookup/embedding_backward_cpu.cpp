@@ -261,7 +261,7 @@ at::Tensor lookup_sparse_backward_cpu(
 
 }  // namespace
 
-const LookupKernels& lookup_kernels_cpu() {
+const LookupKernels& LookupKernels::cpu() {
   static constexpr LookupKernels kernels{
       lookup_forward_cpu,
       lookup_backward_cpu,

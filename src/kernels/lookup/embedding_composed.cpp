@@ -133,7 +133,7 @@ void renorm_rows_composed(
       limit.norm_type);
 }
 
-const LookupKernels& lookup_kernels_composed() {
+const LookupKernels& LookupKernels::composed() {
   static constexpr LookupKernels kernels{
       composed_lookup,
       composed_lookup_backward,

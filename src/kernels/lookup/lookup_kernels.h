@@ -6,49 +6,32 @@
 
 #include <cstdint>
 
+#include "kernels/lookup/embedding.h"
 #include "kernels/lookup/renorm.h"
 #include "kernels/lookup/route.h"
 
 namespace tessera::detail {
 
-// Indices into a table of `table_rows` rows, of which
-// [first_row, first_row + rows) are held here.
-struct HeldRows {
-  const at::Tensor& indices;
-  int64_t first_row;
-  int64_t rows;
-  int64_t table_rows;
-};
-
 struct LookupKernels {
   // lookup_rows; `held.rows` are those of `weight`.
   at::Tensor (*forward)(const at::Tensor& weight, const HeldRows& held);
-  // lookup_rows_backward.
-  at::Tensor (*backward)(
-      const at::Tensor& grad,
-      const HeldRows& held,
-      int64_t padding_idx,
-      bool scale_grad_by_freq);
-  // lookup_rows_sparse_backward.
-  at::Tensor (*sparse_backward)(
-      const at::Tensor& grad, const HeldRows& held, int64_t padding_idx);
+  decltype(lookup_rows_backward)* backward;
+  decltype(lookup_rows_sparse_backward)* sparse_backward;
   decltype(route_rows)* route;
   decltype(renorm_rows_)* renorm;
-};
 
-// In one pass: range test, copy of a row or zeros, and the first bad index.
-const LookupKernels& lookup_kernels_cpu();
-// A bad index gives zeros and is raised by a later call: see device_errors.h.
-// The sparse gradient and the route wait for the device once, to learn how many
-// rows there are; the route raises bad indices then. Without CUDA's compiler
-// the composed ones.
-const LookupKernels& lookup_kernels_cuda();
-// Compositions of ATen ops, for devices without kernels of ours. Finding a bad
-// index waits for the device. On meta tensors, which have no indices to look
-// at, there is no sparse gradient.
-const LookupKernels& lookup_kernels_composed();
-// Those of the device of `tensor`.
-const LookupKernels& lookup_kernels_for(const at::Tensor& tensor);
+  // In one pass: range test, copy of a row or zeros, and the first bad index.
+  static const LookupKernels& cpu();
+  // A bad index gives zeros and is raised by a later call: see device_errors.h.
+  // The sparse gradient and the route wait for the device once, to learn how
+  // many rows there are; the route raises bad indices then. Without CUDA's
+  // compiler the composed ones.
+  static const LookupKernels& cuda();
+  // Compositions of ATen ops, for devices without kernels of ours. Finding a
+  // bad index waits for the device. On meta tensors, which have no indices to
+  // look at, there is no sparse gradient.
+  static const LookupKernels& composed();
+};
 
 // The composed renorm, which serves the CPU, too.
 decltype(renorm_rows_) renorm_rows_composed;

@@ -1,4 +1,4 @@
-// The parts of lookup_kernels_cpu() that have files of their own.
+// The parts of LookupKernels::cpu() that have files of their own.
 #pragma once
 
 #include "kernels/lookup/lookup_kernels.h"

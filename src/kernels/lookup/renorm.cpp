@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/kernels_for.h"
 #include "kernels/lookup/lookup_kernels.h"
 
 namespace tessera::detail {
@@ -11,7 +12,7 @@ void renorm_rows_(
     const at::Tensor& wanted,
     int64_t first_row,
     const NormLimit& limit) {
-  lookup_kernels_for(weight).renorm(weight, wanted, first_row, limit);
+  kernels_for<LookupKernels>(weight).renorm(weight, wanted, first_row, limit);
 }
 
 at::Tensor held_rows(

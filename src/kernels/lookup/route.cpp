@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "kernels/kernels_for.h"
 #include "kernels/lookup/embedding_index.h"
 #include "kernels/lookup/embedding_sorted.h"
 #include "kernels/lookup/lookup_kernels_cpu.h"
@@ -69,7 +70,7 @@ Route route_rows(const at::Tensor& indices, c10::IntArrayRef bounds) {
           std::is_sorted(bounds.begin(), bounds.end()),
       "the rows of owners must ascend from 0: ",
       bounds);
-  return lookup_kernels_for(indices).route(indices, bounds);
+  return kernels_for<LookupKernels>(indices).route(indices, bounds);
 }
 
 }  // namespace tessera::detail

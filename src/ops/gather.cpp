@@ -2,10 +2,9 @@
 // part of a dimension, with its gradient, which can be differentiated again.
 #include <ATen/ops/empty.h>
 
-#include "dispatch/op_plan.h"
-#include "embedding/embedding.h"
-#include "embedding/lookup_op.h"
+#include "dispatch/own_op.h"
 #include "kernels/gather/gather.h"
+#include "ops/all_ops.h"
 
 namespace tessera::detail {
 
