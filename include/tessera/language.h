@@ -12,6 +12,7 @@ namespace tessera {
 // From now on errors name things as Python does: DTensor.from_local. For the
 // whole process.
 TESSERA_API void speak_python();
+TESSERA_API bool speaks_python();
 
 // A text that names things as C++ does, in the words of the language that is
 // spoken.

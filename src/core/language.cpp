@@ -48,6 +48,7 @@ void replace_all(
 }  // namespace
 
 void speak_python() { python = true; }
+bool speaks_python() { return python; }
 
 std::string spell(std::string_view text) {
   std::string result(text);

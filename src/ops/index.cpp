@@ -1,6 +1,7 @@
 // Indexing by tensors: x[i, j], x[mask] and writing there. Rules know the sizes
 // of results only when they see integers; a mask is made into integers first,
 // or, where one number is written, into a masked_fill, which moves no data.
+#include <ATen/ops/index_ops.h>
 #include <ATen/ops/masked_fill.h>
 #include <ATen/ops/nonzero.h>
 
@@ -10,6 +11,9 @@
 #include "dispatch/run_by_rule.h"
 #include "dispatch/tensor.h"
 #include "ops/all_ops.h"
+#include "ops/by_formula.h"
+#include "ops/few_rows.h"
+#include "tessera/language.h"
 
 namespace tessera::detail {
 namespace {
@@ -82,6 +86,46 @@ at::Tensor filled_mask(
   return reshaped(mask->to(at::kBool), sizes);
 }
 
+// Whether Python has no object of the tensor. Then torch made it of a list of
+// numbers, x[[0, 1]], which is the same on every rank as other numbers are.
+bool is_literal(const at::Tensor& tensor) {
+  if (!speaks_python()) {
+    return false;
+  }
+  const auto has_object = [](const auto& slot) {
+    if constexpr (requires { slot.load_pyobj(); }) {
+      return slot.load_pyobj() != nullptr;
+    } else {  // torch 2.11
+      return slot.check_pyobj().has_value();
+    }
+  };
+  return !has_object(*tensor.unsafeGetTensorImpl()->pyobj_slot());
+}
+
+// The indices with literal ones replicated, as numbers are.
+Indices with_literals(const at::Tensor& self, const Indices& indices) {
+  if (!is_dtensor(self)) {
+    return indices;
+  }
+  const auto& mesh = distributed_meta(self).spec->mesh;
+  Indices result;
+  for (const std::optional<at::Tensor> index : indices) {
+    if (!is_given(index) || is_dtensor(*index) || index->dim() == 0 ||
+        !is_literal(*index)) {
+      result.push_back(index);
+      continue;
+    }
+    auto spec = Spec::make(
+        mesh,
+        Placements(mesh.ndim(), Replicate()),
+        index->sizes(),
+        index->scalar_type());
+    result.push_back(make_distributed(
+        std::move(spec), replicated_shards(mesh, index->contiguous())));
+  }
+  return result;
+}
+
 // Plain tensors among the arguments are refused here, before they meet others.
 template <typename... Args>
 void admit(const OpInfo& op, const Args&... args) {
@@ -90,18 +134,61 @@ void admit(const OpInfo& op, const Args&... args) {
   admit_plain_tensors(op, stack);
 }
 
-at::Tensor index(const at::Tensor& self, const Indices& indices) {
+// The dimension that is indexed, where only one is, by integers that ask for
+// few of its elements.
+std::optional<int64_t> few_indexed(
+    const at::Tensor& self, const Indices& indices) {
+  std::optional<int64_t> dim;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const std::optional<at::Tensor> index = indices.get(i);
+    if (!is_given(index)) {
+      continue;
+    }
+    if (dim.has_value() || is_mask(*index) ||
+        !asks_for_few(self, static_cast<int64_t>(i), index->numel())) {
+      return std::nullopt;
+    }
+    dim = static_cast<int64_t>(i);
+  }
+  return dim;
+}
+
+at::Tensor look_up_few(
+    const at::Tensor& self, int64_t dim, const Indices& indices) {
   static const OpInfo& op = aten_op("index", "Tensor");
+  admit(op, self, indices);
+  const at::Tensor index = *indices.get(dim);
+  // Negative ones count from the end.
+  return look_up(self, dim, index.add(index.lt(0).mul(self.size(dim))));
+}
+
+at::Tensor index(const at::Tensor& self, const Indices& given) {
+  static const OpInfo& op = aten_op("index", "Tensor");
+  const auto indices = with_literals(self, given);
+  if (const auto dim = few_indexed(self, indices)) {
+    return look_up_few(self, *dim, indices);
+  }
   admit(op, self, indices);
   return run_by_rule(op, self, without_masks(op, self, indices))[0].toTensor();
 }
 
+// In the place of the formula, which knows only the sizes of `self`.
+at::Tensor recorded_index(
+    c10::DispatchKeySet keys, const at::Tensor& self, const Indices& given) {
+  const auto indices = with_literals(self, given);
+  if (const auto dim = few_indexed(self, indices)) {
+    return look_up_few(self, *dim, indices);
+  }
+  return by_formula<at::_ops::index_Tensor>(keys, self, indices);
+}
+
 at::Tensor index_put(
     const at::Tensor& self,
-    const Indices& indices,
+    const Indices& given,
     const at::Tensor& values,
     bool accumulate) {
   static const OpInfo& op = aten_op("index_put");
+  const auto indices = with_literals(self, given);
   admit(op, self, indices, values, accumulate);
   const auto mask = filled_mask(self, indices, values, accumulate);
   if (mask.defined()) {
@@ -124,10 +211,11 @@ bool writes_own_shard(const at::Tensor& self, const Indices& integers) {
 
 at::Tensor& index_put_(
     at::Tensor& self,
-    const Indices& indices,
+    const Indices& given,
     const at::Tensor& values,
     bool accumulate) {
   static const OpInfo& op = aten_op("index_put_");
+  const auto indices = with_literals(self, given);
   // In a derivative a plain `self` becomes a distributed one.
   admit(op, self, indices, values, accumulate);
   begin_write(self, op.display_name);
@@ -159,6 +247,7 @@ at::Tensor& index_put_impl_(
 
 void register_index(OpRegistry& ops) {
   ops.composed("index.Tensor", &index);
+  ops.above_autograd("index.Tensor", TORCH_FN(recorded_index));
   ops.composed("index_put", &index_put);
   ops.composed("index_put_", &index_put_);
   ops.composed("_index_put_impl_", &index_put_impl_);

@@ -4,9 +4,7 @@
 // go on with all of it. For these ops it comes in the input's layout.
 #include "ops/all_ops.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/core/stack.h>
 #include <ATen/ops/mean_ops.h>
 #include <ATen/ops/sum_ops.h>
 #include <c10/core/DispatchKeySet.h>
@@ -14,6 +12,7 @@
 #include "dispatch/agreement.h"
 #include "dispatch/autograd.h"
 #include "dispatch/tensor.h"
+#include "ops/by_formula.h"
 
 namespace tessera::detail {
 
@@ -41,14 +40,8 @@ at::Tensor recorded(
   if (!is_recorded(self)) {
     return Op::redispatch(keys & c10::after_autograd_keyset, self, args...);
   }
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
-      Op::name, Op::overload_name);
-  static const auto formula = aten_formula(op);
-  torch::jit::Stack stack;
-  torch::jit::push(
-      stack, wants_layout(self) ? with_grad_in_layout(self) : self, args...);
-  formula.callBoxed(op, keys, &stack);
-  return std::move(stack[0]).toTensor();
+  return by_formula<Op>(
+      keys, wants_layout(self) ? with_grad_in_layout(self) : self, args...);
 }
 
 at::Tensor recorded_sum(

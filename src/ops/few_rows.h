@@ -1,0 +1,19 @@
+// A few elements of a sharded dimension. By the rules of views and indexing the
+// whole dimension would be gathered; here only what is asked for moves.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera::detail {
+
+// Whether a mesh dimension shards `dim`, of which `count` elements are asked
+// for, and moving those costs less than gathering all.
+bool asks_for_few(const at::Tensor& self, int64_t dim, int64_t count);
+
+// self.index_select(dim, index) with its gradient, as a lookup: each rank finds
+// what it holds. Requires: asks_for_few(self, dim, index.numel()). Of an index
+// that is not of one dimension, the result has its dimensions for `dim`.
+at::Tensor look_up(
+    const at::Tensor& self, int64_t dim, const at::Tensor& index);
+
+}  // namespace tessera::detail
