@@ -343,6 +343,31 @@ at::Tensor recorded_slice(
       step);
 }
 
+at::Tensor looked_up(
+    const at::Tensor& self, int64_t dim, const at::Tensor& index) {
+  if (self.dim() == 2 && dim == 0) {
+    return at::embedding(self, index);
+  }
+  // gather takes an index for each element.
+  Sizes ones(self.dim(), 1);
+  ones[dim] = index.numel();
+  Sizes sizes(self.sizes());
+  sizes[dim] = index.numel();
+  const auto rows =
+      at::gather(self, dim, index.reshape(ones).expand(SizesRef(sizes)));
+  if (index.dim() == 1) {
+    return rows;
+  }
+  sizes.erase(sizes.begin() + dim);
+  sizes.insert(sizes.begin() + dim, index.sizes().begin(), index.sizes().end());
+  return rows.reshape(SizesRef(sizes));
+}
+
+const OpInfo& index_select_op() {
+  static const OpInfo& op = aten_op("index_select");
+  return op;
+}
+
 // Whether index_select is a lookup of few elements.
 bool selects_few(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
   const int64_t at = dim < 0 ? dim + self.dim() : dim;
@@ -352,11 +377,11 @@ bool selects_few(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
 
 at::Tensor index_select(
     const at::Tensor& self, int64_t dim, const at::Tensor& index) {
-  static const OpInfo& op = aten_op("index_select");
   if (selects_few(self, dim, index)) {
-    return look_up(self, dim < 0 ? dim + self.dim() : dim, index);
+    return look_up(
+        index_select_op(), self, dim < 0 ? dim + self.dim() : dim, index);
   }
-  return run_by_rule(op, self, dim, index)[0].toTensor();
+  return run_by_rule(index_select_op(), self, dim, index)[0].toTensor();
 }
 
 at::Tensor recorded_index_select(
@@ -365,7 +390,8 @@ at::Tensor recorded_index_select(
     int64_t dim,
     const at::Tensor& index) {
   if (selects_few(self, dim, index)) {
-    return look_up(self, dim < 0 ? dim + self.dim() : dim, index);
+    return look_up(
+        index_select_op(), self, dim < 0 ? dim + self.dim() : dim, index);
   }
   return by_formula<at::_ops::index_select>(keys, self, dim, index);
 }
@@ -387,23 +413,26 @@ bool asks_for_few(const at::Tensor& self, int64_t dim, int64_t count) {
 }
 
 at::Tensor look_up(
-    const at::Tensor& self, int64_t dim, const at::Tensor& index) {
-  if (self.dim() == 2 && dim == 0) {
-    return at::embedding(self, index);
+    const OpInfo& op,
+    const at::Tensor& self,
+    int64_t dim,
+    const at::Tensor& index) {
+  try {
+    return looked_up(self, dim, index);
+  } catch (const c10::IndexError& error) {
+    const std::string text = error.what_without_backtrace();
+    const size_t name_end = text.find("] ");
+    TORCH_CHECK_INDEX(
+        false,
+        "[",
+        op.display_name,
+        "] an index is out of range for dimension ",
+        dim,
+        " with size ",
+        self.size(dim),
+        ": ",
+        name_end == std::string::npos ? text : text.substr(name_end + 2));
   }
-  // gather takes an index for each element.
-  Sizes ones(self.dim(), 1);
-  ones[dim] = index.numel();
-  Sizes sizes(self.sizes());
-  sizes[dim] = index.numel();
-  const auto rows =
-      at::gather(self, dim, index.reshape(ones).expand(SizesRef(sizes)));
-  if (index.dim() == 1) {
-    return rows;
-  }
-  sizes.erase(sizes.begin() + dim);
-  sizes.insert(sizes.begin() + dim, index.sizes().begin(), index.sizes().end());
-  return rows.reshape(SizesRef(sizes));
 }
 
 void register_few_rows(OpRegistry& ops) {

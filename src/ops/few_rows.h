@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "dispatch/op_info.h"
+
 namespace tessera::detail {
 
 // Whether a mesh dimension shards `dim`, of which `count` elements are asked
@@ -12,8 +14,12 @@ bool asks_for_few(const at::Tensor& self, int64_t dim, int64_t count);
 
 // self.index_select(dim, index) with its gradient, as a lookup: each rank finds
 // what it holds. Requires: asks_for_few(self, dim, index.numel()). Of an index
-// that is not of one dimension, the result has its dimensions for `dim`.
+// that is not of one dimension, the result has its dimensions for `dim`. Throws
+// c10::IndexError, on every rank and in the name of `op`.
 at::Tensor look_up(
-    const at::Tensor& self, int64_t dim, const at::Tensor& index);
+    const OpInfo& op,
+    const at::Tensor& self,
+    int64_t dim,
+    const at::Tensor& index);
 
 }  // namespace tessera::detail

@@ -159,7 +159,7 @@ at::Tensor look_up_few(
   admit(op, self, indices);
   const at::Tensor index = *indices.get(dim);
   // Negative ones count from the end.
-  return look_up(self, dim, index.add(index.lt(0).mul(self.size(dim))));
+  return look_up(op, self, dim, index.add(index.lt(0).mul(self.size(dim))));
 }
 
 at::Tensor index(const at::Tensor& self, const Indices& given) {

@@ -10,6 +10,7 @@
 #include <c10/util/Half.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <type_traits>
 
@@ -140,7 +141,54 @@ struct Lookahead {
 
   int64_t far;
   int64_t near;
+  // Where the same rows come again and again they are in the caches, and to ask
+  // for them twice takes longer than it saves.
+  bool twice = true;
+
+  // For a run of `count` rows.
+  Lookahead over(const int64_t* rows, int64_t count) const {
+    Lookahead ahead = *this;
+    if (recur(rows, count)) {
+      ahead.twice = false;
+      ahead.near = std::min(2 * near, kMost);
+    }
+    return ahead;
+  }
+
+ private:
+  // Whether more than an eighth of a sample stand in it already. By a filter of
+  // 4096 bits, in which 256 different rows meet 8 times.
+  static bool recur(const int64_t* rows, int64_t count) {
+    constexpr int64_t kSample = 256;
+    std::array<uint64_t, 64> seen{};
+    int64_t again = 0;
+    const int64_t step = std::max<int64_t>(1, count / kSample);
+    const int64_t sampled = std::min(count, kSample);
+    for (int64_t i = 0; i < sampled; ++i) {
+      const uint64_t hash =
+          static_cast<uint64_t>(rows[i * step]) * 0x9E3779B97F4A7C15ull >> 52;
+      uint64_t& word = seen[hash >> 6];
+      const uint64_t bit = uint64_t{1} << (hash & 63);
+      again += (word & bit) != 0 ? 1 : 0;
+      word |= bit;
+    }
+    return 8 * again > sampled;
+  }
 };
+
+// Asks for what rows later than `e` have from `table` on.
+template <int Bytes, typename T>
+TESSERA_LANES_INLINE void ask_ahead(
+    const T* table,
+    const int64_t* rows,
+    int64_t e,
+    int64_t stride,
+    const Lookahead& ahead) {
+  if (ahead.twice) {
+    prefetch<kSecondCache, Bytes>(table + rows[e + ahead.far] * stride);
+  }
+  prefetch<kFirstCache, Bytes>(table + rows[e + ahead.near] * stride);
+}
 
 // The rows of a part, in memory.
 template <typename T>

@@ -68,8 +68,7 @@ struct MaxBag {
       }
     }
     for (int64_t e = begin; e < end; ++e) {
-      prefetch<kSecondCache, kBytes>(table + rows[e + ahead.far] * stride);
-      prefetch<kFirstCache, kBytes>(table + rows[e + ahead.near] * stride);
+      ask_ahead<kBytes>(table, rows, e, stride, ahead);
       const T* row = table + rows[e] * stride;
       const auto place = typename L::IntVec{} + run.places[e];
 #pragma GCC unroll 8

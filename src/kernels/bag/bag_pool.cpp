@@ -36,6 +36,7 @@ struct PoolBag {
   int64_t end;
   Acc divisor;
   Out* out;
+  Lookahead ahead;
 
   template <int N, bool Weighted>
   TESSERA_LANES_INLINE void sum(
@@ -44,10 +45,8 @@ struct PoolBag {
     const T* table = run.table.data + column;
     const int64_t* rows = run.in.rows;
     const int64_t stride = run.table.stride;
-    const Lookahead ahead = run.table.ahead;
     for (int64_t e = begin; e < end; ++e) {
-      prefetch<kSecondCache, kBytes>(table + rows[e + ahead.far] * stride);
-      prefetch<kFirstCache, kBytes>(table + rows[e + ahead.near] * stride);
+      ask_ahead<kBytes>(table, rows, e, stride, ahead);
       const T* row = table + rows[e] * stride;
 #pragma GCC unroll 8
       for (int i = 0; i < N; ++i) {
@@ -99,16 +98,23 @@ template <typename T, typename Out>
 template <int Bytes>
 TESSERA_LANES_INLINE void PoolRun<T, Out>::run() const {
   const int64_t width = table.width;
-  if (in.bags > 0 && in.ends[in.bags - 1] > 0) {
+  const int64_t entries = in.bags > 0 ? in.ends[in.bags - 1] : 0;
+  if (entries > 0) {
     table.prefetch_first(in.rows);
   }
+  const Lookahead ahead = table.ahead.over(in.rows, entries);
   int64_t begin = 0;
   for (int64_t b = 0; b < in.bags; ++b) {
     // A bag without entries divides its zeros by one.
     const int64_t count =
         in.counts != nullptr && in.counts[b] > 0 ? in.counts[b] : 1;
     const PoolBag<T, Out, Bytes> bag{
-        *this, begin, in.ends[b], static_cast<Acc>(count), out + b * width};
+        *this,
+        begin,
+        in.ends[b],
+        static_cast<Acc>(count),
+        out + b * width,
+        ahead};
     for_column_blocks<Lanes<Acc, Bytes>::kCount>(width, bag);
     begin = in.ends[b];
   }

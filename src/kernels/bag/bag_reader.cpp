@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/bag/bag_lanes.h"
+#include "kernels/lookup/embedding_index.h"
 
 namespace tessera::detail {
 
@@ -147,18 +148,19 @@ void BagReader::read_all(
   const int64_t first = bounds_[begin];
   const int64_t n = bounds_[end] - first;
   const auto* indices = indices_.const_data_ptr<Index>() + first;
-  const auto total = static_cast<uint64_t>(rows_);
-  bool outside = false;
+  const auto last = last_index<Index>(rows_);
+  int64_t* rows = entries.rows.data();
+  std::make_unsigned_t<Index> outside = 0;
   for (int64_t i = 0; i < n; ++i) {
-    entries.rows[i] = indices[i];
-    outside |= static_cast<uint64_t>(indices[i]) >= total;
+    rows[i] = indices[i];
+    outside |= outside_bit(indices[i], last);
   }
   for (int64_t b = begin; b < end; ++b) {
     entries.ends[b - begin] = bounds_[b + 1] - first;
     entries.counts[b - begin] = bounds_[b + 1] - bounds_[b];
   }
   entries.held = n;
-  if (outside) {
+  if (is_outside(outside)) {
     // Nobody may follow these. The result will not be seen.
     outside_ = true;
     entries.held = 0;

@@ -49,8 +49,7 @@ struct StepBag {
     const int64_t stride = run.table.stride;
     const Lookahead ahead = run.table.ahead;
     for (int64_t e = begin; e < end; ++e) {
-      prefetch<kSecondCache, kBytes>(table + rows[e + ahead.far] * stride);
-      prefetch<kFirstCache, kBytes>(table + rows[e + ahead.near] * stride);
+      ask_ahead<kBytes>(table, rows, e, stride, ahead);
       T* row = table + rows[e] * stride;
 #pragma GCC unroll 8
       for (int i = 0; i < N; ++i) {

@@ -56,12 +56,13 @@ std::optional<int64_t> first_outside(
   return with_index_data(
       ordered, [&](const auto* index) -> std::optional<int64_t> {
         const int64_t n = ordered.numel();
-        // Without a branch an index, so that it is vectorised.
-        bool outside = false;
+        using Index = std::decay_t<decltype(*index)>;
+        const auto last = last_index<Index>(table_rows);
+        std::make_unsigned_t<Index> outside = 0;
         for (int64_t i = 0; i < n; ++i) {
-          outside |= !is_inside(index[i], table_rows);
+          outside |= outside_bit(index[i], last);
         }
-        if (!outside) {
+        if (!is_outside(outside)) {
           return std::nullopt;
         }
         return *std::find_if(index, index + n, [&](int64_t i) {
