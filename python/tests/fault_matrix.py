@@ -115,12 +115,14 @@ def strike(program, fault):
 
 def rank_main(rank, port, root, fault, phase, victim, report):
     torch.set_num_threads(1)
-    with ts.World.connect(rank, RANKS, "127.0.0.1", port, timeout=TIMEOUT):
+    # A machine with other work starts processes slowly.
+    with ts.World.connect(rank, RANKS, "127.0.0.1", port, timeout=15) as world:
         program = Program(root)
         for call in program.phases().values():
             call()
         ready = program.mesh  # every group has met; all begin together
         ts.DTensor.from_local(torch.ones(1), ready, [Partial()]).full_tensor()
+        world.timeout = TIMEOUT
         begin = time.monotonic()
         try:
             # What a fault does not reach at once it reaches in the next steps.

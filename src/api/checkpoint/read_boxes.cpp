@@ -8,6 +8,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -112,55 +113,96 @@ void verify(
       " was written");
 }
 
-// Bytes [from, to) of a task's piece, a chunk: straight into place if it is
-// one, otherwise from the page cache, or through the buffer where that cannot
-// be.
-void run_chunk(
-    const Source& source,
-    const ReadTask& task,
-    int64_t from,
-    int64_t to,
-    bool verified,
-    std::string& buffer) {
-  const int64_t chunk = from / kChunkBytes;
-  const int64_t offset = task.piece->offset + from;
-  const int64_t bytes = to - from;
-  const auto& name = task.target->name;
-  const auto read = [&](char* into) {
-    source.read(task.piece->file, offset, into, bytes, name);
-    if (verified) verify(source, task, chunk, into, bytes);
-  };
-  if (char* const place = task.copy.place_of(from, to)) {
-    read(place);
-    return;
-  }
-  const FileWindow window(source.file(task.piece->file, name), offset, bytes);
-  if (window.data() != nullptr) {
-    if (verified) verify(source, task, chunk, window.data(), bytes);
-    task.copy.copy(window.data(), from, to);
-    return;
-  }
-  buffer.resize(kChunkBytes);
-  read(buffer.data());
-  task.copy.copy(buffer.data(), from, to);
-}
+// Runs one task. A chunk goes straight into place if that is one; of others the
+// bytes are taken from the page cache, or from a buffer where it cannot be
+// mapped.
+class TaskRun {
+ public:
+  TaskRun(const Source& source, const ReadTask& task, std::string& buffer)
+      : source_(source),
+        task_(task),
+        buffer_(buffer),
+        piece_bytes_(
+            task.piece->box.numel() * task.target->saved->item_bytes()),
+        checked_(!task.piece->checksums.empty()) {}
 
-void run_task(const Source& source, const ReadTask& task, std::string& buffer) {
-  const int64_t piece_bytes =
-      task.piece->box.numel() * task.target->saved->item_bytes();
-  const bool checked = !task.piece->checksums.empty();
-  for (int64_t c = task.first_chunk; c < task.last_chunk; ++c) {
-    int64_t from = c * kChunkBytes;
-    int64_t to = std::min(from + kChunkBytes, piece_bytes);
-    if (!checked) {
-      from = std::max(from, task.copy.begin());
-      to = std::min(to, task.copy.end());
+  void run() {
+    for (int64_t c = task_.first_chunk; c < task_.last_chunk; ++c) {
+      const auto range = range_of(c);
+      if (!touched(range)) continue;
+      if (char* const place = task_.copy.place_of(range.from, range.to)) {
+        read(range, place);
+        verify_chunk(c, range, place);
+        continue;
+      }
+      const char* data = mapped(c, range);
+      if (data == nullptr) {
+        buffer_.resize(kChunkBytes);
+        read(range, buffer_.data());
+        data = buffer_.data();
+      }
+      verify_chunk(c, range, data);
+      task_.copy.copy(data, range.from, range.to);
     }
-    if (!task.copy.touches(from, to)) continue;
-    const bool verified = checked && task.verifiers->here(c, from, to);
-    run_chunk(source, task, from, to, verified, buffer);
   }
-}
+
+ private:
+  // Bytes of the piece.
+  struct Range {
+    int64_t from;
+    int64_t to;
+  };
+
+  Range range_of(int64_t chunk) const {
+    const int64_t from = chunk * kChunkBytes;
+    const int64_t to = std::min(from + kChunkBytes, piece_bytes_);
+    if (checked_) return {from, to};
+    return {std::max(from, task_.copy.begin()), std::min(to, task_.copy.end())};
+  }
+  bool touched(const Range& range) const {
+    return task_.copy.touches(range.from, range.to);
+  }
+  void read(const Range& range, char* into) const {
+    source_.read(
+        task_.piece->file,
+        task_.piece->offset + range.from,
+        into,
+        range.to - range.from,
+        task_.target->name);
+  }
+  void verify_chunk(int64_t c, const Range& range, const char* data) const {
+    if (checked_ && task_.verifiers->here(c, range.from, range.to)) {
+      verify(source_, task_, c, data, range.to - range.from);
+    }
+  }
+
+  // The bytes of a chunk, from a window that goes on to the last chunk of the
+  // task before one that is not needed; null if the file cannot be mapped.
+  const char* mapped(int64_t chunk, const Range& range) {
+    if (!window_ || range.to > window_range_.to) {
+      window_range_ = range;
+      for (int64_t c = chunk + 1; c < task_.last_chunk; ++c) {
+        const auto next = range_of(c);
+        if (!touched(next)) break;
+        window_range_.to = next.to;
+      }
+      window_.emplace(
+          source_.file(task_.piece->file, task_.target->name),
+          task_.piece->offset + window_range_.from,
+          window_range_.to - window_range_.from);
+    }
+    const char* data = window_->data();
+    return data == nullptr ? nullptr : data + (range.from - window_range_.from);
+  }
+
+  const Source& source_;
+  const ReadTask& task_;
+  std::string& buffer_;
+  const int64_t piece_bytes_;
+  const bool checked_;
+  std::optional<FileWindow> window_;
+  Range window_range_{0, 0};
+};
 
 }  // namespace
 
@@ -175,7 +217,7 @@ void read_boxes(const Source& source, const std::vector<BoxTarget>& targets) {
       const size_t i = next++;
       if (i >= tasks.size()) return;
       try {
-        run_task(source, tasks[i], buffer);
+        TaskRun(source, tasks[i], buffer).run();
       } catch (...) {
         next = tasks.size();
         const std::lock_guard<std::mutex> lock(mutex);

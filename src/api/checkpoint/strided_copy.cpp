@@ -18,6 +18,24 @@ Sizes byte_strides(SizesRef sizes, int64_t item_bytes) {
   return strides;
 }
 
+// Runs of as many bytes, each.
+struct Runs {
+  int64_t count;
+  int64_t bytes;
+  const char* from;
+  int64_t from_stride;
+  char* to;
+  int64_t to_stride;
+};
+
+void copy_runs(Runs runs) {
+  for (; runs.count > 0; --runs.count) {
+    std::memcpy(runs.to, runs.from, runs.bytes);
+    runs.from += runs.from_stride;
+    runs.to += runs.to_stride;
+  }
+}
+
 }  // namespace
 
 StridedCopy::StridedCopy(
@@ -107,15 +125,14 @@ void StridedCopy::copy(
         d + 1,
         source + first * source_strides_[d],
         place + first * place_strides_[d]);
-    const char* from =
-        window.buffer +
-        (source + (first + 1) * source_strides_[d] - window.from);
-    char* to = place + (first + 1) * place_strides_[d];
-    for (int64_t i = first + 1; i < last - 1; ++i) {
-      std::memcpy(to, from, extents_[dims_]);
-      from += source_strides_[d];
-      to += place_strides_[d];
-    }
+    copy_runs(
+        {.count = last - first - 2,
+         .bytes = extents_[dims_],
+         .from = window.buffer +
+                 (source + (first + 1) * source_strides_[d] - window.from),
+         .from_stride = source_strides_[d],
+         .to = place + (first + 1) * place_strides_[d],
+         .to_stride = place_strides_[d]});
     copy(
         window,
         d + 1,
