@@ -1,7 +1,8 @@
 // Lookups, bags, their gradients and updates on one GPU, beside torch's own
 // kernels in the same run. Distributed tensors on simulated ranks of that GPU.
 //
-//   bench_gpu        prints a table in Markdown
+//   bench_gpu         prints a table in Markdown
+//   bench_gpu small   only the host's time for small ops
 //
 // Bytes are those that the work must move, each row that is looked up counted
 // as often as it is: what caches save shows as more than the copy's bandwidth.
@@ -10,7 +11,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -286,11 +289,13 @@ void routing(const Table& out, const Case& c) {
       0);
 }
 
-void small_ops() {
+// The host's time for an op on 4x4 floats, on one rank: of this process if a
+// launcher started it (a World of one process), else of a simulated world.
+void small_ops(at::DeviceType device) {
   const c10::InferenceMode inference;
-  const auto plain = at::ones({4, 4}, gpu(at::kFloat));
-  const auto world = ts::World::simulate(1);
-  const auto mesh = ts::init_device_mesh("cuda", {1});
+  const auto plain = at::ones({4, 4}, at::TensorOptions(device));
+  const auto mesh =
+      ts::init_device_mesh(device == at::kCUDA ? "cuda" : "cpu", {1});
   const at::Tensor ours = ts::distribute_tensor(plain, mesh, {ts::Shard(0)});
   at::Tensor written = plain.clone();
   at::Tensor our_written = ours.clone();
@@ -302,7 +307,9 @@ void small_ops() {
            [&] { our_written.add_(ours); }},
           {"relu", [&] { plain.relu(); }, [&] { ours.relu(); }},
           {"view", [&] { plain.view({4, 4}); }, [&] { ours.view({4, 4}); }}};
-  std::printf("\n| 4x4, us | plain | ours | added |\n|---|---|---|---|\n");
+  std::printf(
+      "\n| 4x4 on %s, us | plain | ours | added |\n|---|---|---|---|\n",
+      c10::DeviceTypeName(device, true).c_str());
   for (const auto& [name, of_plain, of_ours] : ops) {
     const auto [plain_us, our_us] = host_microseconds(of_plain, of_ours);
     std::printf(
@@ -314,9 +321,21 @@ void small_ops() {
   }
 }
 
+void small_ops() {
+  const auto world = std::getenv("RANK") != nullptr
+                         ? ts::World::from_environment()
+                         : ts::World::simulate(1);
+  small_ops(at::kCUDA);
+  small_ops(at::kCPU);
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "small") {
+    small_ops();
+    return 0;
+  }
   const auto memory = at::empty({kFloats}, gpu(at::kFloat)).normal_();
   const double bytes = 4.0 * kFloats;
   double copy = 0;

@@ -6,10 +6,13 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+
+#include "kernels/reduce/reduce_terms.h"
 
 namespace tessera::detail {
 
@@ -64,7 +67,10 @@ void reduce_block(
     accumulate(total, terms[0], terms[1], op);
     for (const auto& term : terms.slice(2)) accumulate(total, total, term, op);
   }
-  if (op == ReduceOp::Avg) total.div_(n);
+  if (op == ReduceOp::Avg) {
+    // By a tensor: ATen's CUDA kernel multiplies with the inverse of a number.
+    total.div_(at::scalar_tensor(n, total.options()));
+  }
   if (wide) out.copy_(total);
 }
 
@@ -95,6 +101,7 @@ void check_reducible(ReduceOp op, c10::ScalarType dtype, const char* caller) {
 
 void reduce_into(
     const at::Tensor& out, c10::ArrayRef<at::Tensor> terms, ReduceOp op) {
+  if (out.is_cuda() && reduce_terms_cuda(out, terms, op)) return;
   const int64_t numel = out.numel();
   const bool blocks =
       numel > kBlock && out.is_cpu() &&
@@ -122,6 +129,15 @@ void reduce_into(
       reduce_block(flat_out.narrow(0, start, length), block, op);
     }
   });
+}
+
+void reduce_into_each(
+    c10::ArrayRef<at::Tensor> outs,
+    c10::ArrayRef<at::Tensor> terms,
+    ReduceOp op) {
+  if (outs[0].is_cuda() && reduce_terms_cuda(outs, terms, op)) return;
+  reduce_into(outs[0], terms, op);
+  for (const auto& out : outs.slice(1)) out.copy_(outs[0]);
 }
 
 }  // namespace tessera::detail

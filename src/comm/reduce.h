@@ -18,4 +18,10 @@ void check_reducible(ReduceOp op, c10::ScalarType dtype, const char* caller);
 void reduce_into(
     const at::Tensor& out, c10::ArrayRef<at::Tensor> terms, ReduceOp op);
 
+// The same to each of `outs`, of which there is at least one.
+void reduce_into_each(
+    c10::ArrayRef<at::Tensor> outs,
+    c10::ArrayRef<at::Tensor> terms,
+    ReduceOp op);
+
 }  // namespace tessera::detail

@@ -37,10 +37,12 @@ class SimulatedCollectives final : public Collectives {
  protected:
   Shards do_all_reduce(MeshDim at, ShardsRef in, ReduceOp op) override {
     return by_group(at, in, [&](const Positions& group, Shards& out) {
-      auto& first = out[group[0]];
-      first = empty_result(in[group[0]].sizes(), in[group[0]].options());
-      reduce_into(first, pieces_of(in, group), op);
-      copy_to_others(out, group);
+      Pieces results;
+      for (const int64_t p : group) {
+        out[p] = empty_result(in[p].sizes(), in[p].options());
+        results.push_back(out[p]);
+      }
+      reduce_into_each(results, pieces_of(in, group), op);
     });
   }
 

@@ -137,9 +137,16 @@ InferredOutputs from_rule(
       op.returns.size(),
       " results");
   InferredOutputs outputs;
-  for (const auto& size : sizes) {
-    outputs.returns.push_back({InferredOutput{
-        true, size, row_major_strides(size), c10::ScalarType::Undefined}});
+  for (size_t r = 0; r < sizes.size(); ++r) {
+    std::vector<InferredOutput> list;
+    if (op.returns[r].kind != ReturnInfo::Kind::NotATensor) {
+      list.push_back(
+          {true,
+           sizes[r],
+           row_major_strides(sizes[r]),
+           c10::ScalarType::Undefined});
+    }
+    outputs.returns.push_back(std::move(list));
   }
   guess_dtypes(outputs, call);
   return outputs;

@@ -5,6 +5,7 @@
 #include "kernels/gather/gather_kernels.h"
 #include "kernels/lookup/lookup_kernels.h"
 #include "kernels/random/random_fill.h"
+#include "kernels/reduce/reduce_terms.h"
 
 namespace tessera::detail {
 
@@ -19,5 +20,12 @@ const GatherKernels& GatherKernels::cuda() { return GatherKernels::composed(); }
 const BagKernels& BagKernels::cuda() { return BagKernels::composed(); }
 
 decltype(fill_random_)* fill_random_cuda() { return fill_random_on_host; }
+
+bool reduce_terms_cuda(
+    c10::ArrayRef<at::Tensor> /*outs*/,
+    c10::ArrayRef<at::Tensor> /*terms*/,
+    ReduceOp /*op*/) {
+  return false;
+}
 
 }  // namespace tessera::detail

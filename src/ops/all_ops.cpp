@@ -3,6 +3,7 @@
 namespace tessera::detail {
 
 void register_ops(OpRegistry& ops) {
+  register_attention(ops);
   register_batch_norm(ops);
   register_bins(ops);
   register_composites(ops);

@@ -80,9 +80,19 @@ void add_linear(Rows& rows, const OpCall& call, size_t input, size_t outputs) {
   }
 }
 
+// Whether parts of the query's rows have parts of the logsumexp. Of the
+// memory-efficient kernel it has more rows than the query, a multiple of 32.
+enum class Logsumexp { kByRow, kPadded };
+
 // (query, key, value, mask?) -> (output, logsumexp, others...)
-Rows attention_rows(const OpCall& call, int mask) {
+struct ForwardArgs {
+  int mask;  // -1 for none
+  Logsumexp logsumexp_rows = Logsumexp::kByRow;
+};
+
+Rows attention_rows(const OpCall& call, ForwardArgs args) {
   check_dropout(call);
+  const int mask = args.mask;
   const auto shapes = forward_shapes(call, mask);
   const auto add = [&](Rows& rows, int64_t dim, const Placement& keys) {
     Row row({}, {}, attention_needs(shapes, dim));
@@ -102,7 +112,7 @@ Rows attention_rows(const OpCall& call, int mask) {
   }
   add(rows, 0, S(0));
   add(rows, 1, S(1));
-  if (rows_apart(call)) {
+  if (rows_apart(call) && args.logsumexp_rows == Logsumexp::kByRow) {
     add(rows, 2, R);
   }
   add_linear(rows, call, 2, 1);
@@ -115,6 +125,7 @@ struct BackwardArgs {
   int output;
   int logsumexp;
   int mask;  // -1 for none
+  Logsumexp logsumexp_rows = Logsumexp::kByRow;
 };
 
 Rows attention_backward_rows(const OpCall& call, BackwardArgs args) {
@@ -144,58 +155,91 @@ Rows attention_backward_rows(const OpCall& call, BackwardArgs args) {
   }
   add(rows, 0, S(0));
   add(rows, 1, S(1));
-  if (rows_apart(call)) {
+  if (rows_apart(call) && args.logsumexp_rows == Logsumexp::kByRow) {
     add(rows, 2, R);
   }
   add_linear(rows, call, 0, call.schema().returns().size());
   return rows;
 }
 
-std::vector<Sizes> cpu_sizes(const OpCall& call) {
+Sizes output_size(const OpCall& call) {
   const Sizes& query = call.tensor(0).sizes;
-  const Sizes& value = call.tensor(2).sizes;
-  return {
-      Sizes{query[0], query[1], query[2], value[3]},
-      Sizes{query[0], query[1], query[2]}};
+  return {query[0], query[1], query[2], call.tensor(2).sizes[3]};
 }
 
-std::vector<Sizes> cpu_backward_sizes(const OpCall& call) {
+std::vector<Sizes> cpu_sizes(const OpCall& call) {
+  const Sizes& query = call.tensor(0).sizes;
+  return {output_size(call), Sizes{query[0], query[1], query[2]}};
+}
+
+// (output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, rng_state, unused,
+// debug_attn_mask); the bounds of sequences are undefined here.
+std::vector<Sizes> flash_sizes(const OpCall& call) {
+  const Sizes& query = call.tensor(0).sizes;
+  return {
+      output_size(call),
+      Sizes{query[0], query[1], query[2]},
+      Sizes{0},
+      Sizes{0},
+      Sizes{},
+      Sizes{},
+      Sizes{2},
+      Sizes{},
+      Sizes{0}};
+}
+
+// As flash_sizes, with a seed of one number.
+std::vector<Sizes> cudnn_sizes(const OpCall& call) {
+  auto sizes = flash_sizes(call);
+  sizes[1].push_back(1);
+  sizes[6] = {};
+  return sizes;
+}
+
+std::vector<Sizes> backward_sizes(const OpCall& call) {
   return {call.tensor(1).sizes, call.tensor(2).sizes, call.tensor(3).sizes};
 }
 
-Rule attention_rule(int mask) {
-  return Rule{
-      [mask](const OpCall& call) { return attention_rows(call, mask); }};
+using SizesOf = std::vector<Sizes> (*)(const OpCall&);
+
+Rule attention_rule(ForwardArgs args, SizesOf sizes) {
+  Rule rule{[args](const OpCall& call) { return attention_rows(call, args); }};
+  rule.output_sizes = sizes;
+  return rule;
 }
 
-Rule attention_backward_rule(BackwardArgs args) {
-  return Rule{[args](const OpCall& call) {
+Rule attention_backward_rule(BackwardArgs args, SizesOf sizes) {
+  Rule rule{[args](const OpCall& call) {
     return attention_backward_rows(call, args);
   }};
+  rule.output_sizes = sizes;
+  return rule;
 }
 
 }  // namespace
 
+// Those of CUDA have meta kernels only where torch's Python package is loaded.
+// The memory-efficient one is made of ops of our own (ops/attention.cpp).
 void add_attention_rules(RuleTable& table) {
   const std::string prefix = "aten::_scaled_dot_product_";
-  Rule cpu = attention_rule(3);
-  cpu.output_sizes = cpu_sizes;
-  table.add(prefix + "flash_attention_for_cpu", cpu);
-  Rule cpu_backward = attention_backward_rule({4, 5, 6});
-  cpu_backward.output_sizes = cpu_backward_sizes;
-  table.add(prefix + "flash_attention_for_cpu_backward", cpu_backward);
-
-  // Those of CUDA have meta kernels where torch's Python package is loaded.
-  table.add(prefix + "flash_attention", attention_rule(-1));
+  table.add(prefix + "flash_attention_for_cpu", attention_rule({3}, cpu_sizes));
   table.add(
-      prefix + "flash_attention_backward", attention_backward_rule({4, 5, -1}));
-  table.add(prefix + "efficient_attention", attention_rule(3));
+      prefix + "flash_attention_for_cpu_backward",
+      attention_backward_rule({4, 5, 6}, backward_sizes));
+  table.add(prefix + "flash_attention", attention_rule({-1}, flash_sizes));
   table.add(
-      prefix + "efficient_attention_backward",
-      attention_backward_rule({5, 6, 4}));
-  table.add(prefix + "cudnn_attention", attention_rule(3));
+      prefix + "flash_attention_backward",
+      attention_backward_rule({4, 5, -1}, backward_sizes));
   table.add(
-      prefix + "cudnn_attention_backward", attention_backward_rule({4, 5, 8}));
+      "tessera::efficient_attention",
+      attention_rule({3, Logsumexp::kPadded}, nullptr));
+  table.add(
+      "tessera::efficient_attention_backward",
+      attention_backward_rule({5, 6, 4, Logsumexp::kPadded}, nullptr));
+  table.add(prefix + "cudnn_attention", attention_rule({3}, cudnn_sizes));
+  table.add(
+      prefix + "cudnn_attention_backward",
+      attention_backward_rule({4, 5, 8}, backward_sizes));
 }
 
 }  // namespace tessera::detail

@@ -114,6 +114,43 @@ TEST(GpuKernels, BagsAndStepsAreAlikeOnEveryRun) {
   }
 }
 
+// The digits of the sort follow from the number of rows.
+TEST(GpuKernels, SortsByRowsOfAnyNumberOfBits) {
+  for (const int64_t rows :
+       {int64_t{1},
+        int64_t{200},
+        int64_t{256},
+        int64_t{300},
+        int64_t{511},
+        int64_t{60'000},
+        int64_t{70'000},
+        int64_t{200'000},
+        int64_t{300'000},
+        int64_t{10'000'000},
+        int64_t{20'000'000},
+        int64_t{134'217'727},
+        int64_t{134'217'728},
+        int64_t{4'000'000'000}}) {
+    for (const int64_t n : {1, 100, 5'000, 300'000}) {
+      SCOPED_TRACE(std::to_string(n) + " of " + std::to_string(rows));
+      const at::Tensor indices = hot_indices(n, rows).clamp_max_(rows - 1);
+      const Route route = route_rows(indices, {0, rows / 3, rows / 2, rows});
+      const auto [wanted, place, counts] =
+          at::_unique2(indices, /*sorted=*/true, /*return_inverse=*/true);
+      EXPECT_TRUE(at::equal(route.wanted, wanted));
+      EXPECT_TRUE(at::equal(route.place, place));
+      // Entries of one row keep their order: the sums of floats have one too.
+      const at::Tensor grad = at::randn({n, 1}, on_gpu(at::kFloat));
+      const at::Tensor sums = lookup_rows_sparse_backward(
+          grad, indices, 0, rows, rows, /*padding_idx=*/-1);
+      EXPECT_TRUE(same_bits(
+          sums._values(),
+          lookup_rows_backward(
+              grad, place, 0, wanted.size(0), wanted.size(0), -1, false)));
+    }
+  }
+}
+
 // Rows beyond 2^31 elements, and strides that are not the width.
 TEST(GpuKernels, LargeAndStridedTables) {
   const int64_t rows = 40'000'000;

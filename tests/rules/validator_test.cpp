@@ -212,8 +212,6 @@ TEST_F(Validator, EveryRuleHasASample) {
       // Kernels only for GPUs; tests/cuda runs them.
       "aten::_scaled_dot_product_cudnn_attention",
       "aten::_scaled_dot_product_cudnn_attention_backward",
-      "aten::_scaled_dot_product_efficient_attention",
-      "aten::_scaled_dot_product_efficient_attention_backward",
       "aten::_scaled_dot_product_flash_attention",
       "aten::_scaled_dot_product_flash_attention_backward"};
   for (const auto& name : detail::rule_table().names()) {

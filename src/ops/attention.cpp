@@ -1,0 +1,203 @@
+// The memory-efficient attention of GPUs. Its backward pass reads the output as
+// [batch, rows, heads, columns] in memory, whatever its strides say, and the
+// logsumexp has more rows than the query. As ops of our own, the layout in
+// memory is stated, and kept where shards are redistributed in between.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
+#include <ATen/ops/empty.h>
+
+#include <array>
+#include <optional>
+#include <tuple>
+
+#include "dispatch/own_op.h"
+#include "ops/all_ops.h"
+
+namespace tessera::detail {
+
+namespace {
+
+// As the kernel lays out [batch, heads, rows, columns].
+at::Tensor empty_by_rows(at::IntArrayRef sizes, const at::Tensor& like) {
+  return at::empty({sizes[0], sizes[2], sizes[1], sizes[3]}, like.options())
+      .transpose(1, 2);
+}
+
+at::Tensor laid_by_rows(const at::Tensor& tensor) {
+  return tensor.transpose(1, 2).contiguous().transpose(1, 2);
+}
+
+struct EfficientAttention {
+  static constexpr const char* kSchema =
+      "efficient_attention(Tensor query, Tensor key, Tensor value, "
+      "Tensor? attn_bias, bool compute_log_sumexp, float dropout_p=0., "
+      "bool is_causal=False, *, float? scale=None) -> "
+      "(Tensor, Tensor, Tensor, Tensor)";
+  using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+  struct Args {
+    at::Tensor query;
+    at::Tensor key;
+    at::Tensor value;
+    std::optional<at::Tensor> mask;
+    bool logsumexp = false;
+    double dropout = 0;
+    bool causal = false;
+    std::optional<double> scale;
+    static constexpr auto kMembers = std::tuple{
+        &Args::query,
+        &Args::key,
+        &Args::value,
+        &Args::mask,
+        &Args::logsumexp,
+        &Args::dropout,
+        &Args::causal,
+        &Args::scale};
+  };
+
+  static Result on_data(const Args& args) {
+    return at::_scaled_dot_product_efficient_attention(
+        args.query,
+        args.key,
+        args.value,
+        args.mask,
+        args.logsumexp,
+        args.dropout,
+        args.causal,
+        args.scale);
+  }
+
+  static Result on_meta(const Args& args) {
+    const auto query = args.query.sizes();
+    const int64_t rows = args.logsumexp ? (query[2] + 31) / 32 * 32 : 0;
+    const auto seed = args.query.options().dtype(at::kLong);
+    return {
+        empty_by_rows(
+            {query[0], query[1], query[2], args.value.size(3)}, args.query),
+        at::empty(
+            {query[0], query[1], rows}, args.query.options().dtype(at::kFloat)),
+        at::empty({}, seed),
+        at::empty({}, seed)};
+  }
+};
+
+struct EfficientAttentionBackward {
+  static constexpr const char* kSchema =
+      "efficient_attention_backward(Tensor grad_out, Tensor query, Tensor key, "
+      "Tensor value, Tensor? attn_bias, Tensor out, Tensor logsumexp, "
+      "Tensor philox_seed, Tensor philox_offset, float dropout_p, "
+      "bool[4] grad_input_mask, bool is_causal=False, *, float? scale=None) -> "
+      "(Tensor, Tensor, Tensor, Tensor)";
+  using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+  struct Args {
+    at::Tensor grad;
+    at::Tensor query;
+    at::Tensor key;
+    at::Tensor value;
+    std::optional<at::Tensor> mask;
+    at::Tensor out;
+    at::Tensor logsumexp;
+    at::Tensor seed;
+    at::Tensor offset;
+    double dropout = 0;
+    std::array<bool, 4> wanted = {};
+    bool causal = false;
+    std::optional<double> scale;
+    static constexpr auto kMembers = std::tuple{
+        &Args::grad,
+        &Args::query,
+        &Args::key,
+        &Args::value,
+        &Args::mask,
+        &Args::out,
+        &Args::logsumexp,
+        &Args::seed,
+        &Args::offset,
+        &Args::dropout,
+        &Args::wanted,
+        &Args::causal,
+        &Args::scale};
+  };
+
+  static Result on_data(const Args& args) {
+    return at::_scaled_dot_product_efficient_attention_backward(
+        args.grad,
+        args.query,
+        args.key,
+        args.value,
+        args.mask.value_or(at::Tensor()),
+        laid_by_rows(args.out),
+        args.logsumexp,
+        args.seed,
+        args.offset,
+        args.dropout,
+        args.wanted,
+        args.causal,
+        args.scale);
+  }
+
+  static Result on_meta(const Args& args) {
+    const bool of_mask = args.wanted[3] && args.mask.has_value();
+    return {
+        empty_by_rows(args.query.sizes(), args.query),
+        empty_by_rows(args.key.sizes(), args.key),
+        empty_by_rows(args.value.sizes(), args.value),
+        of_mask ? at::empty(args.mask->sizes(), args.mask->options())
+                : at::Tensor()};
+  }
+};
+
+EfficientAttention::Result attend(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const std::optional<at::Tensor>& mask,
+    bool logsumexp,
+    double dropout,
+    bool causal,
+    std::optional<double> scale) {
+  return call_op<EfficientAttention>(
+      {query, key, value, mask, logsumexp, dropout, causal, scale});
+}
+
+EfficientAttentionBackward::Result attend_backward(
+    const at::Tensor& grad,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const at::Tensor& mask,
+    const at::Tensor& out,
+    const at::Tensor& logsumexp,
+    const at::Tensor& seed,
+    const at::Tensor& offset,
+    double dropout,
+    std::array<bool, 4> wanted,
+    bool causal,
+    std::optional<double> scale) {
+  return call_op<EfficientAttentionBackward>(
+      {grad,
+       query,
+       key,
+       value,
+       mask.defined() ? std::optional(mask) : std::nullopt,
+       out,
+       logsumexp,
+       seed,
+       offset,
+       dropout,
+       wanted,
+       causal,
+       scale});
+}
+
+}  // namespace
+
+void register_attention(OpRegistry& ops) {
+  define_op<EfficientAttention>(ops);
+  define_op<EfficientAttentionBackward>(ops);
+  ops.composed("_scaled_dot_product_efficient_attention", &attend);
+  ops.composed(
+      "_scaled_dot_product_efficient_attention_backward", &attend_backward);
+}
+
+}  // namespace tessera::detail
