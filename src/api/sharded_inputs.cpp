@@ -37,8 +37,9 @@ void check_input(
       weight.dtensor().device(),
       ", not on ",
       input.device());
+  // On a GPU the kernels that read the indices find bad ones.
   const int64_t rows = weight.size(0);
-  const auto bad = first_outside(input.cpu(), rows);
+  const auto bad = input.is_cpu() ? first_outside(input, rows) : std::nullopt;
   TORCH_CHECK_VALUE(
       !bad.has_value(),
       "[",
@@ -81,7 +82,8 @@ void check_offsets(
   const int64_t entries = bags.input.size(0);
   TORCH_CHECK_VALUE(
       !options.include_last_offset ||
-          (offsets.size(0) > 0 && offsets[-1].item<int64_t>() == entries),
+          (offsets.size(0) > 0 &&
+           (!offsets.is_cpu() || offsets[-1].item<int64_t>() == entries)),
       "[embedding_bag] offsets need to have the input size in the end when "
       "the flag \"include_last_offset\" is on! The input has ",
       entries,

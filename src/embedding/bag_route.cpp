@@ -76,8 +76,8 @@ class Router {
       const LookupQuery& query,
       c10::IntArrayRef bounds,
       int64_t self)
-      : indices_(input.indices.cpu().contiguous()),
-        bounds_(input.bounds.cpu().contiguous()),
+      : indices_(input.indices.contiguous()),
+        bounds_(input.bounds.contiguous()),
         index_(indices_.const_data_ptr<Index>()),
         bound_(bounds_.const_data_ptr<int64_t>()),
         bag_count_(input.bags()),
@@ -258,6 +258,9 @@ BagRoute route_bags(
     const LookupQuery& query,
     c10::IntArrayRef bounds,
     int64_t self) {
+  if (!input.indices.is_cpu()) {
+    return route_bags_on_device(input, query, bounds, self);
+  }
   const auto with = [&](auto index, auto sent) {
     return Router<decltype(index), decltype(sent)>(input, query, bounds, self)
         .route();
@@ -273,16 +276,11 @@ AskedBags unpack_requests(
     const at::Tensor& request,
     const Parts& bag_counts,
     const Parts& entry_counts,
-    int64_t absent,
-    at::Device device) {
-  const auto on_cpu = request.cpu();
-  auto asked = on_cpu.scalar_type() == at::kInt
-                   ? unpack<int32_t>(on_cpu, bag_counts, entry_counts, absent)
-                   : unpack<int64_t>(on_cpu, bag_counts, entry_counts, absent);
-  asked.input.indices = asked.input.indices.to(device);
-  asked.input.offsets = asked.input.offsets.to(device);
-  asked.firsts = asked.firsts.to(device);
-  return asked;
+    int64_t absent) {
+  const auto f = !request.is_cpu()                   ? unpack_requests_on_device
+                 : request.scalar_type() == at::kInt ? unpack<int32_t>
+                                                     : unpack<int64_t>;
+  return f(request, bag_counts, entry_counts, absent);
 }
 
 }  // namespace tessera::detail

@@ -5,15 +5,17 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "comm/collectives.h"
 #include "embedding/table_lookup.h"
+#include "kernels/lookup/route.h"
 
 namespace tessera::detail {
 
 // The entries of one rank's bags, owner after owner, itself included; for each
 // owner the bags that have entries there, ascending, and their entries in the
-// order of the bag. Padding goes nowhere. Tensors are on the CPU.
+// order of the bag. Padding goes nowhere. Tensors are on the indices' device.
 struct BagRoute {
   Parts bag_counts;    // how many bags have entries at each owner
   Parts entry_counts;  // how many entries those are
@@ -29,12 +31,22 @@ struct BagRoute {
   at::Tensor places;  // [entries], int64: where they stand among the indices
   int64_t longest = 0;   // entries of the longest bag, padding included
   bool padding = false;  // whether some entries are padding
+  // The route of the distinct rows, where it was made to count them.
+  std::optional<Route> rows = std::nullopt;
 };
 
 // `bounds` are the owners' first rows, then the end of the table, chunked as
 // torch.chunk does; `self` is the rank's own place among them. Rows are counted
 // where the query's strategy depends on it. Requires: indices within the table.
+// On a GPU, where that is not known yet, throws c10::IndexError for a bad one,
+// and waits for the device once.
 BagRoute route_bags(
+    const LookupInput& input,
+    const LookupQuery& query,
+    c10::IntArrayRef bounds,
+    int64_t self);
+// The same for any device, as a composition of ATen's ops.
+BagRoute route_bags_on_device(
     const LookupInput& input,
     const LookupQuery& query,
     c10::IntArrayRef bounds,
@@ -51,12 +63,18 @@ struct AskedBags {
 };
 
 // `request` is what came, rank after rank; `absent` a row that is not held
-// here, or -1 for no leaders. Tensors are on `device`.
+// here, or -1 for no leaders. Does not wait for a device.
 AskedBags unpack_requests(
     const at::Tensor& request,
     const Parts& bag_counts,
     const Parts& entry_counts,
-    int64_t absent,
-    at::Device device);
+    int64_t absent);
+// The same for any device, as a composition of ATen's ops. With leaders, there
+// may be entries of `absent` behind the last bag.
+AskedBags unpack_requests_on_device(
+    const at::Tensor& request,
+    const Parts& bag_counts,
+    const Parts& entry_counts,
+    int64_t absent);
 
 }  // namespace tessera::detail

@@ -126,13 +126,9 @@ class ColumnLookup final : public TableLookup {
       weights = comm().all_gather(along(), weights, 0, counts_.entries);
     }
     for (size_t i = 0; i < all.size(); ++i) {
-      const auto theirs = unpack_requests(
-                              gathered[i],
-                              counts_.bags[i],
-                              counts_.entries[i],
-                              -1,
-                              all[i].indices.device())
-                              .input;
+      const auto theirs =
+          unpack_requests(gathered[i], counts_.bags[i], counts_.entries[i], -1)
+              .input;
       all[i].indices = theirs.indices;
       all[i].offsets = theirs.offsets;
       if (settled_.per_sample_weights) {

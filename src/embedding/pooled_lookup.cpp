@@ -12,12 +12,22 @@ namespace tessera::detail {
 
 namespace {
 
-// sums[bags[i]] += rows[i], in the order of i. ATen's index_add_ takes a kernel
-// call a row on the CPU.
+// sums[bags[i]] += rows[i], in the order of i. `counts` are the bags of each
+// owner, which differ. ATen's index_add_ takes a kernel call a row on the CPU;
+// on a GPU it adds in any order, so that each owner's rows have a call of their
+// own.
 void add_rows(
-    const at::Tensor& sums, const at::Tensor& bags, const at::Tensor& rows) {
+    const at::Tensor& sums,
+    const at::Tensor& bags,
+    const at::Tensor& rows,
+    const Parts& counts) {
   if (!sums.is_cpu()) {
-    sums.index_add_(0, bags, rows);
+    int64_t begin = 0;
+    for (const int64_t count : counts) {
+      sums.index_add_(
+          0, bags.narrow(0, begin, count), rows.narrow(0, begin, count));
+      begin += count;
+    }
     return;
   }
   const int64_t width = sums.size(1);
@@ -70,10 +80,9 @@ at::Tensor own_places(const BagRoute& route, const at::Tensor& argmax) {
     return argmax.to(at::kInt);  // nothing was asked
   }
   const auto none = argmax.eq(no_argmax(argmax.scalar_type()));
-  const auto entries = argmax.to(at::kLong).masked_fill(none, 0).add_(
-      route.starts.to(argmax.device()).unsqueeze(1));
-  return route.places.to(argmax.device())
-      .index_select(0, entries.flatten())
+  const auto entries =
+      argmax.to(at::kLong).masked_fill(none, 0).add_(route.starts.unsqueeze(1));
+  return route.places.index_select(0, entries.flatten())
       .view_as(argmax)
       .to(at::kInt)
       .masked_fill(none, -1);
@@ -82,8 +91,6 @@ at::Tensor own_places(const BagRoute& route, const at::Tensor& argmax) {
 // One rank's side, as the one who asks and as an owner of rows.
 struct Side {
   BagRoute route;
-  at::Tensor bags;    // route.bags, on the table's device
-  at::Tensor places;  // route.places, likewise
   at::Tensor counts;  // mean: [bags, 1] of the sum dtype, 1 for empty bags
   // By who asks: how many bags with how many entries.
   Parts asked_bags;
@@ -186,10 +193,7 @@ class PooledLookup final : public TableLookup {
   static const Parts& asked_entries(const Side& s) { return s.asked_entries; }
 
   Side make_side(size_t i, BagRoute route, const BagRequests& told) const {
-    const auto device = input(i).indices.device();
     Side side;
-    side.bags = route.bags.to(device);
-    side.places = route.places.to(device);
     side.route = std::move(route);
     side.asked_bags = each_of(told, &BagRequest::bags);
     side.asked_entries = each_of(told, &BagRequest::indices);
@@ -214,7 +218,8 @@ class PooledLookup final : public TableLookup {
       sides.push_back(make_side(i, std::move(routes[i]), told[i]));
       requests.push_back(sides[i].route.request);
       if (settled_.per_sample_weights) {
-        weights.push_back(weights_of(i)->index_select(0, sides[i].places));
+        weights.push_back(
+            weights_of(i)->index_select(0, sides[i].route.places));
       }
     }
     const auto sent = each(sides, sent_entries);
@@ -234,11 +239,7 @@ class PooledLookup final : public TableLookup {
     for (size_t i = 0; i < sides.size(); ++i) {
       auto& side = sides[i];
       side.asked = unpack_requests(
-          requests[i],
-          side.asked_bags,
-          side.asked_entries,
-          absent_row(i),
-          input(i).indices.device());
+          requests[i], side.asked_bags, side.asked_entries, absent_row(i));
       if (settled_.per_sample_weights) {
         side.asked.input.per_sample_weights = weights[i];
       }
@@ -272,7 +273,7 @@ class PooledLookup final : public TableLookup {
   // The rank's bags, from what the owners of their rows sent.
   at::Tensor add(size_t i, const at::Tensor& values) const {
     auto sums = at::zeros({input(i).bags(), values.size(1)}, values.options());
-    add_rows(sums, sides_[i].bags, values);
+    add_rows(sums, sides_[i].route.bags, values, sides_[i].route.bag_counts);
     if (query().mode == BagMode::kMean) {
       sums.div_(sides_[i].counts);
     }
@@ -290,7 +291,7 @@ class PooledLookup final : public TableLookup {
     for (const int64_t bags : side.route.bag_counts) {
       merge_bag_max_(
           all,
-          side.bags.narrow(0, begin, bags),
+          side.route.bags.narrow(0, begin, bags),
           {values.narrow(0, begin, bags),
            argmax_[i].owners.narrow(0, begin, bags)});
       begin += bags;
@@ -305,10 +306,13 @@ class PooledLookup final : public TableLookup {
     const auto grad = query().mode == BagMode::kMean
                           ? given.to(sum_dtype()).div(side.counts)
                           : given;
-    auto sent = grad.index_select(0, side.bags);
+    auto sent = grad.index_select(0, side.route.bags);
     if (query().mode == BagMode::kMax) {
       sent.masked_fill_(
-          argmax_[i].whole.index_select(0, side.bags).ne(argmax_[i].owners), 0);
+          argmax_[i]
+              .whole.index_select(0, side.route.bags)
+              .ne(argmax_[i].owners),
+          0);
     }
     return sent;
   }
@@ -346,7 +350,7 @@ class PooledLookup final : public TableLookup {
       if (has_weights(i)) {
         result.per_sample_weights[i] =
             at::zeros(input(i).indices.sizes(), own[i].options())
-                .index_copy_(0, sides_[i].places, own[i]);
+                .index_copy_(0, sides_[i].route.places, own[i]);
       }
     }
   }

@@ -1,7 +1,5 @@
 #include "embedding/row_exchange.h"
 
-#include <ATen/ops/full.h>
-
 #include "kernels/lookup/embedding.h"
 #include "tessera/shard_math.h"
 
@@ -14,19 +12,6 @@ Sizes owner_bounds(const Spec& table, int64_t mesh_dim) {
     bounds.push_back(bounds.back() + size);
   }
   return bounds;
-}
-
-Route route_rows_without(
-    const at::Tensor& indices, c10::IntArrayRef bounds, int64_t left_out) {
-  if (left_out < 0) {
-    return route_rows(indices, bounds);
-  }
-  const auto taken = indices.ne(left_out);
-  auto route = route_rows(indices.masked_select(taken), bounds);
-  route.place =
-      at::full(indices.sizes(), route.wanted.size(0), route.place.options())
-          .masked_scatter_(taken, route.place);
-  return route;
 }
 
 Shards RowMover::operator()(

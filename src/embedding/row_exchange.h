@@ -23,11 +23,6 @@ inline at::ScalarType index_dtype(int64_t rows) {
   return rows <= std::numeric_limits<int32_t>::max() ? at::kInt : at::kLong;
 }
 
-// route_rows, of the indices that are not `left_out`: the place of those is the
-// number of rows wanted.
-Route route_rows_without(
-    const at::Tensor& indices, c10::IntArrayRef bounds, int64_t left_out);
-
 // Moves rows of dim 0 within the groups along a mesh dimension, where lists say
 // how many go to and come from each rank.
 struct RowMover {

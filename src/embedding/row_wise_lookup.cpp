@@ -38,33 +38,44 @@ void tell(BagRequests& requests, const BagRoute& route, int64_t self) {
   }
 }
 
-bool has_padding(const LookupInput& input, const LookupQuery& query) {
-  return query.max_norm.has_value() && query.left_out() >= 0 &&
-         input.indices.eq(query.left_out()).any().item<bool>();
-}
-
 }  // namespace
 
-LookupPtr make_row_wise_lookup(LookupRequest request, const LocalError& error) {
+LookupPtr make_row_wise_lookup(
+    LookupRequest request, const LocalError& known_error) {
   const Spec& table = *request.table;
   const LookupQuery& query = request.query;
   const Sizes bounds = owner_bounds(table, request.mesh_dim);
-  const auto rows_of = [&](size_t i) {
-    return route_rows_without(
-        request.inputs[i].indices, bounds, query.left_out());
+  const auto rows_of = [&](const LookupInput& input) {
+    return finish_route(start_route(input.indices, bounds, query.left_out()));
   };
   std::vector<Route> rows;
   std::vector<BagRoute> bags;
-  std::vector<BagRequests> requests;
+  const auto route = [&](size_t i, const LookupInput& input) {
+    if (query.strategy == BagStrategy::Rows) {
+      rows.push_back(rows_of(input));
+    } else {
+      bags.push_back(route_bags(input, query, bounds, request.coordinate(i)));
+    }
+  };
+  // On a GPU this is where bad indices are found.
+  LocalError error = known_error;
   for (size_t i = 0; i < request.inputs.size(); ++i) {
     const auto& input = request.inputs[i];
+    if (error.text.empty()) {
+      error = local_error_of([&] { route(i, input); });
+    }
+    if (!error.text.empty()) {
+      route(i, no_input(input.indices.device()));
+    }
+  }
+  std::vector<BagRequests> requests;
+  for (size_t i = 0; i < request.inputs.size(); ++i) {
     const int64_t self = request.coordinate(i);
     requests.push_back(bag_requests(request, i, error));
     if (query.strategy == BagStrategy::Rows) {
-      rows.push_back(rows_of(i));
-      tell(requests[i], rows[i], self, has_padding(input, query));
+      const bool padding = query.max_norm.has_value() && rows[i].left_out;
+      tell(requests[i], rows[i], self, padding);
     } else {
-      bags.push_back(route_bags(input, query, bounds, self));
       tell(requests[i], bags[i], self);
     }
   }
@@ -81,7 +92,9 @@ LookupPtr make_row_wise_lookup(LookupRequest request, const LocalError& error) {
   std::vector<Parts> asked;
   for (size_t i = 0; i < request.inputs.size(); ++i) {
     if (rows.size() == i) {
-      rows.push_back(rows_of(i));
+      rows.push_back(
+          bags[i].rows.has_value() ? std::move(*bags[i].rows)
+                                   : rows_of(request.inputs[i]));
     }
     const int64_t self = request.coordinate(i);
     asked.push_back(each_of(told[i], &BagRequest::rows));

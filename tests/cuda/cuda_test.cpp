@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <optional>
 #include <string_view>
 
 #include "tessera/tessera.h"
@@ -361,6 +362,118 @@ TEST_P(Cuda, ALookupWaitsOnceForTheDevice) {
     EXPECT_EQ(waits.count(), before);
     w.mutable_grad() = at::Tensor();
   }
+}
+
+// The same of bags on a ShardedTensor, whose indices are routed on the device:
+// with padding, weights and empty bags, beside those of a plain table.
+TEST_P(Cuda, ShardedBagsWaitOnceForTheDevice) {
+  if (mesh_.ndim() > 1) {
+    return;  // a ShardedTensor is laid out over one dimension
+  }
+  using ts::BagStrategy;
+  const int64_t rows = 11;
+  const auto value =
+      torch::arange(rows * 6, torch::kFloat).view({rows, 6}).sin();
+  const std::vector<int64_t> lengths{3, 0, 5, 1, 7, 0, 2, 4};
+  struct Case {
+    int64_t mode;
+    std::optional<int64_t> padding;
+    bool weighted;
+  };
+  for (const auto& c : std::vector<Case>{
+           {0, {}, false},
+           {0, 4, true},
+           {1, 4, false},
+           {2, {}, false},
+           {2, 4, false}}) {
+    for (const auto strategy :
+         {BagStrategy::Pooled, BagStrategy::Rows, BagStrategy::Cheapest}) {
+      SCOPED_TRACE(
+          "mode " + std::to_string(c.mode) + ", strategy " +
+          std::to_string(static_cast<int>(strategy)));
+      auto weight = ts::ShardedTensor(placed(value, Shard(0)));
+      weight.requires_grad_();
+      const auto plain = value.clone().requires_grad_();
+      ts::sharded::EmbeddingBagFuncOptions options{
+          .mode = std::vector<std::string>{"sum", "mean", "max"}[c.mode],
+          .strategy = strategy};
+      options.padding_idx = c.padding;
+      std::vector<ts::sharded::BagInput> inputs;
+      std::vector<at::Tensor> wanted;
+      std::vector<at::Tensor> grads;
+      for (int64_t r = 0; r < ranks_; ++r) {
+        std::vector<int64_t> offsets{0};
+        for (const int64_t length : lengths) {
+          offsets.push_back(offsets.back() + (length + r) % 6);
+        }
+        const int64_t n = offsets.back();
+        offsets.pop_back();
+        const auto indices =
+            torch::arange(n, torch::kLong).add(r).mul(7).remainder(rows);
+        const auto scales = torch::arange(n, torch::kFloat).cos();
+        const auto starts = torch::tensor(offsets, torch::kLong);
+        inputs.push_back({indices.cuda(), starts.cuda()});
+        if (c.weighted) {
+          inputs.back().per_sample_weights = scales.cuda();
+        }
+        wanted.push_back(std::get<0>(at::embedding_bag(
+            plain,
+            indices,
+            starts,
+            false,
+            c.mode,
+            false,
+            c.weighted ? scales : at::Tensor(),
+            false,
+            c.padding)));
+        grads.push_back(torch::randn_like(wanted.back().detach()));
+        wanted.back().backward(grads.back());
+        grads.back() = grads.back().cuda();
+      }
+      torch::cuda::synchronize();
+      const Waits waits;
+      const auto bags = ts::sharded::embedding_bag(inputs, weight, options);
+      // One that has all rows itself asks nobody.
+      EXPECT_LE(waits.count(), ranks_ == 1 ? 0 : ranks_);
+      const int64_t before = waits.count();
+      torch::autograd::backward(bags, grads);
+      EXPECT_EQ(waits.count(), before);
+      for (int64_t r = 0; r < ranks_; ++r) {
+        EXPECT_TRUE(torch::allclose(
+            bags[r].detach().cpu(), wanted[r].detach(), 1e-4, 1e-5));
+      }
+      expect_equal(weight.grad().dtensor(), plain.grad());
+    }
+  }
+}
+
+// A bad index is found where the host waits, before anything is sent.
+TEST_P(Cuda, ShardedBagsWithABadIndex) {
+  if (mesh_.ndim() > 1 || ranks_ == 1) {
+    return;
+  }
+  using ts::BagStrategy;
+  for (const auto strategy :
+       {BagStrategy::Pooled, BagStrategy::Rows, BagStrategy::Cheapest}) {
+    const auto weight =
+        ts::ShardedTensor(placed(torch::randn({11, 6}), Shard(0)));
+    ts::sharded::EmbeddingBagFuncOptions options{
+        .mode = "sum", .strategy = strategy};
+    std::vector<ts::sharded::BagInput> inputs(
+        ranks_, {torch::tensor({1, 2}).cuda(), torch::tensor({0}).cuda()});
+    inputs.back().input = torch::tensor({1, 11}).cuda();
+    EXPECT_THROW(
+        ts::sharded::embedding_bag(inputs, weight, options), c10::IndexError);
+    inputs.back().input = torch::tensor({1, 10}).cuda();
+    ts::sharded::embedding_bag(inputs, weight, options);
+    // Offsets that decrease.
+    inputs.back().offsets = torch::tensor({0, 2, 1}).cuda();
+    EXPECT_THROW(
+        ts::sharded::embedding_bag(inputs, weight, options), c10::ValueError);
+    inputs.back().offsets = torch::tensor({0, 1}).cuda();
+    ts::sharded::embedding_bag(inputs, weight, options);
+  }
+  torch::cuda::synchronize();
 }
 
 TEST_P(Cuda, AClassifierTrains) {

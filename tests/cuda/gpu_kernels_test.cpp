@@ -141,12 +141,12 @@ TEST(GpuKernels, SortsByRowsOfAnyNumberOfBits) {
       EXPECT_TRUE(at::equal(route.place, place));
       // Entries of one row keep their order: the sums of floats have one too.
       const at::Tensor grad = at::randn({n, 1}, on_gpu(at::kFloat));
-      const at::Tensor sums = lookup_rows_sparse_backward(
-          grad, indices, 0, rows, rows, /*padding_idx=*/-1);
+      const at::Tensor sums =
+          lookup_rows_sparse_backward(grad, {indices, 0, rows, rows}, -1);
+      const int64_t found = wanted.size(0);
       EXPECT_TRUE(same_bits(
           sums._values(),
-          lookup_rows_backward(
-              grad, place, 0, wanted.size(0), wanted.size(0), -1, false)));
+          lookup_rows_backward(grad, {place, 0, found, found}, -1, false)));
     }
   }
 }

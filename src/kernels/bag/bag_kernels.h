@@ -48,7 +48,7 @@ struct BagKernels {
   // Each row that is held here is read once, by vector instructions.
   static const BagKernels& cpu();
   // Bad indices and offsets are left out and raised by a later call: see
-  // device_errors.h. Bounds, and a sparse gradient, wait for the device once.
+  // device_errors.h. A sparse gradient waits for the device once.
   // Without CUDA's compiler the composed ones.
   static const BagKernels& cuda();
   // Compositions of ATen ops, for devices without kernels of ours. The results

@@ -130,7 +130,6 @@ at::Tensor bag_bounds_cuda(const BagIndices& input, int64_t rows) {
       {lists.bags.count + 1}, input.indices.options().dtype(at::kLong));
   C10_CUDA_CHECK(bag_bounds(
       lists.bags, rows, bounds.mutable_data_ptr<int64_t>(), call.launch()));
-  C10_CUDA_CHECK(cudaStreamSynchronize(call.stream()));
   call.finish();
   return bounds;
 }

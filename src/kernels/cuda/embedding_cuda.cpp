@@ -162,6 +162,7 @@ const LookupKernels& LookupKernels::cuda() {
       lookup_backward_cuda,
       lookup_sparse_backward_cuda,
       route_rows_cuda,
+      start_route_cuda,
       renorm_rows_cuda};
   return kernels;
 }

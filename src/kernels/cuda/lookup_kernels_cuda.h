@@ -6,5 +6,6 @@
 namespace tessera::detail {
 
 decltype(route_rows) route_rows_cuda;
+decltype(start_route) start_route_cuda;
 
 }  // namespace tessera::detail

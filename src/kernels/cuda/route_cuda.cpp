@@ -1,4 +1,5 @@
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include "kernels/cuda/call.h"
 #include "kernels/cuda/lookup_kernels_cuda.h"
@@ -8,11 +9,38 @@ namespace tessera::detail {
 
 using namespace cuda;
 
-Route route_rows_cuda(const at::Tensor& indices, c10::IntArrayRef bounds) {
+namespace {
+
+// What is left to do once the host knows how many rows there are.
+struct Pending {
+  SortedEntries entries;
+  at::Tensor numbers;
+  at::Tensor place;
+  int64_t owners;
+
+  Route finish(const int64_t* ends) const {
+    Route route;
+    route.place = place;
+    for (int64_t o = 0; o < owners; ++o) {
+      route.counts.push_back(ends[o] - (o == 0 ? 0 : ends[o - 1]));
+    }
+    route.left_out = ends[owners + 1] != 0;
+    const Call call(place);
+    route.wanted =
+        distinct_row_list(call, entries.sorted, numbers, 0, ends[owners]);
+    return route;
+  }
+};
+
+}  // namespace
+
+StartedRoute start_route_cuda(
+    const at::Tensor& indices, c10::IntArrayRef bounds, int64_t left_out) {
   const int64_t n = indices.numel();
   const int64_t rows = bounds.back();
   if (!can_sort(n, rows) || n == 0) {
-    return LookupKernels::composed().route(indices, bounds);
+    return started(route_without(
+        LookupKernels::composed().route, indices, bounds, left_out));
   }
   const Call call(indices);
   const at::Tensor list = indices.contiguous();
@@ -20,17 +48,18 @@ Route route_rows_cuda(const at::Tensor& indices, c10::IntArrayRef bounds) {
   C10_CUDA_CHECK(lookup_entries(
       integers_of(list),
       {0, rows, rows},
-      /*padding=*/-1,
+      left_out,
       memory.entries,
       call.report(),
       call.stream()));
-  const SortedEntries entries = sorted_entries(call, memory, n, rows);
-  const at::Tensor numbers = run_numbers(call, entries.sorted);
+  SortedEntries entries = sorted_entries(call, memory, n, rows);
+  at::Tensor numbers = run_numbers(call, entries.sorted);
   const auto* const number_data =
       reinterpret_cast<const uint32_t*>(numbers.const_data_ptr<int32_t>());
   const auto longs = indices.options().dtype(at::kLong);
   const int64_t owners = static_cast<int64_t>(bounds.size()) - 1;
-  at::Tensor ends = at::empty({owners + 1}, longs);
+  // Then whether some are left out.
+  at::Tensor ends = at::zeros({owners + 2}, longs);
   C10_CUDA_CHECK(owner_ends(
       entries.sorted,
       number_data,
@@ -38,22 +67,26 @@ Route route_rows_cuda(const at::Tensor& indices, c10::IntArrayRef bounds) {
       owners,
       ends.mutable_data_ptr<int64_t>(),
       call.stream()));
-  Route route;
-  route.place = at::empty(indices.sizes(), longs);
+  if (left_out >= 0) {
+    ends.select(0, owners + 1).copy_(list.eq(left_out).any());
+  }
+  at::Tensor place = at::empty(indices.sizes(), longs);
   C10_CUDA_CHECK(places_among(
       entries.sorted,
       number_data,
-      route.place.mutable_data_ptr<int64_t>(),
+      place.mutable_data_ptr<int64_t>(),
       call.stream()));
-  const at::Tensor on_host = ends.cpu();  // waits
-  call.finish();
-  const auto* const end = on_host.const_data_ptr<int64_t>();
-  for (int64_t o = 0; o < owners; ++o) {
-    route.counts.push_back(end[o] - (o == 0 ? 0 : end[o - 1]));
-  }
-  route.wanted =
-      distinct_row_list(call, entries.sorted, numbers, 0, end[owners]);
-  return route;
+  return {
+      std::move(ends),
+      [pending = Pending{
+           std::move(entries),
+           std::move(numbers),
+           std::move(place),
+           owners}](const int64_t* counts) { return pending.finish(counts); }};
+}
+
+Route route_rows_cuda(const at::Tensor& indices, c10::IntArrayRef bounds) {
+  return finish_route(start_route_cuda(indices, bounds, /*left_out=*/-1));
 }
 
 }  // namespace tessera::detail

@@ -75,7 +75,8 @@ __global__ void places_kernel(
     Sorted sorted, const uint32_t* numbers, int64_t* place) {
   const int64_t i = thread_index();
   if (i < sorted.count) {
-    place[sorted.places[i]] = static_cast<int64_t>(numbers[i]) - 1;
+    const bool held = sorted.rows[i] != sorted.absent;
+    place[sorted.places[i]] = static_cast<int64_t>(numbers[i]) - (held ? 1 : 0);
   }
 }
 

@@ -74,7 +74,7 @@ cudaError_t distinct_rows(
     cudaStream_t);
 
 // place[p] is where the row of the caller's entry p stands among the distinct
-// ones. Requires: no entry is absent.
+// ones; of an absent entry, how many of these there are.
 cudaError_t places_among(
     const Sorted& sorted,
     const uint32_t* numbers,

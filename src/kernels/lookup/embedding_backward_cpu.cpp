@@ -267,6 +267,7 @@ const LookupKernels& LookupKernels::cpu() {
       lookup_backward_cpu,
       lookup_sparse_backward_cpu,
       route_rows_cpu,
+      /*begin_route=*/nullptr,
       renorm_rows_composed};
   return kernels;
 }

@@ -139,6 +139,7 @@ const LookupKernels& LookupKernels::composed() {
       composed_lookup_backward,
       composed_lookup_sparse_backward,
       composed_route,
+      /*begin_route=*/nullptr,
       renorm_rows_composed};
   return kernels;
 }

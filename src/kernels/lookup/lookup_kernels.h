@@ -18,6 +18,8 @@ struct LookupKernels {
   decltype(lookup_rows_backward)* backward;
   decltype(lookup_rows_sparse_backward)* sparse_backward;
   decltype(route_rows)* route;
+  // nullptr where `route` knows its counts at once.
+  decltype(start_route)* begin_route;
   decltype(renorm_rows_)* renorm;
 
   // In one pass: range test, copy of a row or zeros, and the first bad index.
@@ -32,6 +34,15 @@ struct LookupKernels {
   // look at, there is no sparse gradient.
   static const LookupKernels& composed();
 };
+
+// One that is finished already.
+StartedRoute started(Route route);
+// `route` of the indices that are not `left_out`, as start_route says.
+Route route_without(
+    decltype(route_rows)* route,
+    const at::Tensor& indices,
+    c10::IntArrayRef bounds,
+    int64_t left_out);
 
 // The composed renorm, which serves the CPU, too.
 decltype(renorm_rows_) renorm_rows_composed;

@@ -1,6 +1,9 @@
 #include "kernels/lookup/route.h"
+#include "kernels/device_errors.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -63,14 +66,62 @@ Route route_rows_cpu(const at::Tensor& indices, c10::IntArrayRef bounds) {
   return route;
 }
 
-Route route_rows(const at::Tensor& indices, c10::IntArrayRef bounds) {
+namespace {
+
+void check_route(const at::Tensor& indices, c10::IntArrayRef bounds) {
   check_index_dtype("embedding", indices);
   TORCH_INTERNAL_ASSERT(
       !bounds.empty() && bounds[0] == 0 &&
           std::is_sorted(bounds.begin(), bounds.end()),
       "the rows of owners must ascend from 0: ",
       bounds);
+}
+
+}  // namespace
+
+Route route_without(
+    decltype(route_rows)* route_all,
+    const at::Tensor& indices,
+    c10::IntArrayRef bounds,
+    int64_t left_out) {
+  if (left_out < 0) {
+    return route_all(indices, bounds);
+  }
+  const at::Tensor taken = indices.ne(left_out);
+  const at::Tensor rest = indices.masked_select(taken);
+  Route route = route_all(rest, bounds);
+  route.place =
+      at::full(indices.sizes(), route.wanted.size(0), route.place.options())
+          .masked_scatter_(taken, route.place);
+  route.left_out = rest.numel() < indices.numel();
+  return route;
+}
+
+Route route_rows(const at::Tensor& indices, c10::IntArrayRef bounds) {
+  check_route(indices, bounds);
   return kernels_for<LookupKernels>(indices).route(indices, bounds);
+}
+
+StartedRoute started(Route route) {
+  const auto options = route.wanted.options();
+  return {at::empty({0}, options), [route = std::move(route)](const int64_t*) {
+            return route;
+          }};
+}
+
+StartedRoute start_route(
+    const at::Tensor& indices, c10::IntArrayRef bounds, int64_t left_out) {
+  check_route(indices, bounds);
+  const auto& kernels = kernels_for<LookupKernels>(indices);
+  return kernels.begin_route != nullptr
+             ? kernels.begin_route(indices, bounds, left_out)
+             : started(route_without(kernels.route, indices, bounds, left_out));
+}
+
+Route finish_route(const StartedRoute& started) {
+  const at::Tensor counts = started.counts.cpu();  // waits
+  raise_device_errors();
+  return started.finish(counts.const_data_ptr<int64_t>());
 }
 
 }  // namespace tessera::detail

@@ -7,6 +7,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <functional>
 
 namespace tessera::detail {
 
@@ -18,6 +19,8 @@ struct Route {
   // int64, of the shape of `indices`, contiguous: where each index stands in
   // `wanted`, so that wanted[place] == indices.
   at::Tensor place;
+  // Whether some indices were left out: see start_route.
+  bool left_out = false;
 };
 
 // Owner c holds the rows [bounds[c], bounds[c + 1]) of a table of bounds.back()
@@ -26,5 +29,22 @@ struct Route {
 // c10::IndexError, which names the first bad index, if one is outside the
 // table. Takes memory of the order of `indices`. Does not communicate.
 Route route_rows(const at::Tensor& indices, c10::IntArrayRef bounds);
+
+// A route whose counts may still be on their way from a device, so that a
+// caller who waits for more than one thing waits once.
+struct StartedRoute {
+  // 1-d, int64, on the device: what finish() must be told. Maybe of no
+  // elements.
+  at::Tensor counts;
+  // To be called once, with `counts` on the host, after raise_device_errors().
+  std::function<Route(const int64_t* counts)> finish;
+};
+
+// As route_rows, of the indices that are not `left_out` (-1: of all): the place
+// of those is the number of rows wanted.
+StartedRoute start_route(
+    const at::Tensor& indices, c10::IntArrayRef bounds, int64_t left_out);
+// Waits for the device. Throws c10::IndexError for a bad index.
+Route finish_route(const StartedRoute& started);
 
 }  // namespace tessera::detail

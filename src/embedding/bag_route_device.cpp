@@ -1,0 +1,255 @@
+// Routes of bags on a device, composed of ATen's ops: the host waits once, for
+// the counts. Memory: some ten int64s for each entry.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "comm/result.h"
+#include "embedding/bag_route.h"
+#include "embedding/row_exchange.h"
+#include "kernels/device_errors.h"
+
+namespace tessera::detail {
+
+namespace {
+
+// 0, then the sums of the first 1, 2, ... of `list`.
+at::Tensor running_sums(const at::Tensor& list) {
+  return at::cat(
+      {at::zeros({1}, list.options().dtype(at::kLong)),
+       list.cumsum(0, at::kLong)});
+}
+
+// counts[c], of their running sums on the host.
+Parts parts_of(const int64_t* ends, int64_t count) {
+  Parts parts;
+  for (int64_t c = 0; c < count; ++c) {
+    parts.push_back(ends[c] - (c == 0 ? 0 : ends[c - 1]));
+  }
+  return parts;
+}
+
+// Entries by owner. A segment is what an owner gets of one bag.
+class DeviceRouter {
+ public:
+  DeviceRouter(
+      const LookupInput& input,
+      c10::IntArrayRef bounds,
+      int64_t left_out,
+      at::ScalarType sent)
+      : input_(input),
+        longs_(input.indices.options().dtype(at::kLong)),
+        ranks_(static_cast<int64_t>(bounds.size()) - 1),
+        bags_(input.bags()),
+        entries_(input.indices.numel()),
+        sent_(sent) {
+    sort(std::max<int64_t>(bounds[1], 1), left_out);
+    count();
+  }
+
+  // What the host must learn: how many entries and segments there are up to
+  // each owner, the longest bag, and where the last one ends.
+  at::Tensor counts() const {
+    const at::Tensor longest = bags_ == 0 ? at::zeros({1}, longs_)
+                                          : input_.bounds.diff().max().view(1);
+    return at::cat(
+        {entry_ends_, segment_ends_, longest, input_.bounds.slice(0, bags_)});
+  }
+  int64_t count_size() const { return 2 * ranks_ + 2; }
+
+  // `counts` is counts(), on the host.
+  BagRoute route(const int64_t* counts) const {
+    TORCH_CHECK_VALUE(
+        counts[2 * ranks_ + 1] == entries_,
+        "[embedding_bag] offsets need to have the input size in the end when "
+        "the flag \"include_last_offset\" is on! The input has ",
+        entries_,
+        " entries");
+    BagRoute route;
+    route.entry_counts = parts_of(counts, ranks_);
+    route.bag_counts = parts_of(counts + ranks_, ranks_);
+    route.row_counts.assign(ranks_, 0);
+    route.longest = counts[2 * ranks_];
+    const int64_t held = counts[ranks_ - 1];
+    const int64_t segments = counts[2 * ranks_ - 1];
+    route.padding = held < entries_;
+    route.places = places_.slice(0, 0, held);
+
+    // Where segments begin. Entries that begin none write to the last place,
+    // which then says where all end.
+    const at::Tensor starts = at::empty({segments + 1}, longs_);
+    starts.scatter_(
+        0,
+        at::where(begins_, numbers_.slice(0, 1).sub(1), segments)
+            .slice(0, 0, held),
+        at::arange(held, longs_));
+    starts.slice(0, segments).fill_(held);
+    route.starts = starts.slice(0, 0, segments);
+    route.bags = bag_of_.index_select(0, route.starts);
+    route.request = request(route, starts.diff());
+    return route;
+  }
+
+ private:
+  void sort(int64_t part, int64_t left_out) {
+    const at::Tensor& indices = input_.indices;
+    const at::Tensor every = at::arange(entries_, longs_);
+    const at::Tensor bag =
+        at::searchsorted(input_.bounds.slice(0, 1), every, false, true);
+    // Behind the last bag, or padding.
+    at::Tensor absent = bag.ge(bags_);
+    if (left_out >= 0) {
+      absent.logical_or_(indices.eq(left_out));
+    }
+    taken_ = running_sums(absent.logical_not());
+    // Few owners are sorted in one pass. Bad indices, which are raised before
+    // the route is used, have any of them.
+    const auto dtype = ranks_ < 255 ? at::kByte : at::kInt;
+    const at::Tensor owner = indices.floor_divide(part)
+                                 .clamp_(0, ranks_ - 1)
+                                 .masked_fill_(absent, ranks_)
+                                 .to(dtype);
+    std::tie(owner_, places_) =
+        owner.sort(/*stable=*/std::optional<bool>(true));
+    bag_of_ = bag.index_select(0, places_);
+  }
+
+  void count() {
+    const at::Tensor held = owner_.lt(ranks_);
+    const auto rest = [](const at::Tensor& t) { return t.slice(0, 1); };
+    const auto before = [](const at::Tensor& t) { return t.slice(0, 0, -1); };
+    begins_ = held;
+    if (entries_ > 1) {
+      const at::Tensor changes =
+          rest(owner_)
+              .ne(before(owner_))
+              .logical_or_(rest(bag_of_).ne(before(bag_of_)));
+      begins_ =
+          at::cat({held.slice(0, 0, 1), changes.logical_and_(rest(held))});
+    }
+    numbers_ = running_sums(begins_);
+    entry_ends_ = at::searchsorted(
+        owner_, at::arange(ranks_, owner_.options()), false, true);
+    segment_ends_ = numbers_.index_select(0, entry_ends_);
+  }
+
+  // For each owner the lengths of its segments, then their rows.
+  at::Tensor request(const BagRoute& route, const at::Tensor& lengths) const {
+    const at::Tensor result = at::empty(
+        {lengths.size(0) + route.places.size(0)}, longs_.dtype(sent_));
+    // A bag's first entry is the first that is taken from where it begins.
+    const at::Tensor first =
+        taken_.index_select(0, route.places.index_select(0, route.starts));
+    const at::Tensor bag =
+        taken_.index_select(0, input_.bounds.index_select(0, route.bags));
+    const at::Tensor owners = owner_.to(at::kInt);
+    const at::Tensor entries_before =
+        at::cat({at::zeros({1}, longs_), entry_ends_});
+    result.index_copy_(
+        0,
+        entries_before.index_select(0, owners.index_select(0, route.starts))
+            .add_(at::arange(lengths.size(0), longs_)),
+        at::where(first.eq(bag), lengths, lengths.neg()).to(sent_));
+    result.index_copy_(
+        0,
+        segment_ends_.index_select(0, owners.slice(0, 0, route.places.size(0)))
+            .add_(at::arange(route.places.size(0), longs_)),
+        input_.indices.index_select(0, route.places).to(sent_));
+    return result;
+  }
+
+  const LookupInput& input_;
+  const at::TensorOptions longs_;
+  const int64_t ranks_;
+  const int64_t bags_;
+  const int64_t entries_;
+  const at::ScalarType sent_;
+  at::Tensor owner_;       // of each entry, ascending; `ranks_`: absent
+  at::Tensor places_;      // where it stands among the indices
+  at::Tensor bag_of_;      // and in which bag
+  at::Tensor begins_;      // whether it begins a segment
+  at::Tensor numbers_;     // [entries + 1]: how many segments begin before
+  at::Tensor taken_;       // [entries + 1], by place: how many are taken before
+  at::Tensor entry_ends_;  // [ranks]
+  at::Tensor segment_ends_;  // [ranks]
+};
+
+}  // namespace
+
+BagRoute route_bags_on_device(
+    const LookupInput& input,
+    const LookupQuery& query,
+    c10::IntArrayRef bounds,
+    int64_t self) {
+  const DeviceRouter router(
+      input, bounds, query.left_out(), index_dtype(bounds.back()));
+  at::Tensor counts = router.counts();
+  std::optional<StartedRoute> rows;
+  if (query.strategy == BagStrategy::Cheapest) {
+    rows = start_route(input.indices, bounds, query.left_out());
+    counts = at::cat({counts, rows->counts.to(counts.device())});
+  }
+  const at::Tensor on_host = counts.cpu();  // waits
+  raise_device_errors();
+  const auto* const count = on_host.const_data_ptr<int64_t>();
+  BagRoute route = router.route(count);
+  if (rows.has_value()) {
+    route.rows = rows->finish(count + router.count_size());
+    const auto& by_owner = route.rows->counts;
+    route.row_counts.assign(by_owner.begin(), by_owner.end());
+    route.row_counts[self] = 0;
+  }
+  return route;
+}
+
+AskedBags unpack_requests_on_device(
+    const at::Tensor& request,
+    const Parts& bag_counts,
+    const Parts& entry_counts,
+    int64_t absent) {
+  std::vector<at::Tensor> lengths;
+  std::vector<at::Tensor> rows;
+  int64_t begin = 0;
+  for (size_t c = 0; c < bag_counts.size(); ++c) {
+    lengths.push_back(request.narrow(0, begin, bag_counts[c]));
+    begin += bag_counts[c];
+    rows.push_back(request.narrow(0, begin, entry_counts[c]));
+    begin += entry_counts[c];
+  }
+  const at::Tensor signed_lengths = at::cat(lengths);
+  const at::Tensor entries = at::cat(rows);
+  const at::Tensor length = signed_lengths.abs().to(at::kLong);
+  AskedBags asked;
+  asked.input.include_last_offset = true;
+  asked.input.indices = entries;
+  asked.input.offsets = running_sums(length);
+  at::Tensor firsts = asked.input.offsets.slice(0, 0, -1);
+  if (absent >= 0) {
+    // How many bags have a leader is known on the device alone: there is room
+    // for one each, and what is left behind the last bag belongs to none.
+    const int64_t bags = total(bag_counts);
+    const at::Tensor leads = signed_lengths.lt(0).to(at::kLong);
+    const at::Tensor every =
+        at::arange(entries.size(0), length.options().dtype(at::kLong));
+    const at::Tensor bag =
+        at::searchsorted(asked.input.offsets.slice(0, 1), every, false, true);
+    asked.input.indices =
+        at::full({entries.size(0) + bags}, absent, entries.options());
+    asked.input.indices.index_copy_(
+        0, leads.cumsum(0).index_select(0, bag).add_(every), entries);
+    asked.input.offsets = running_sums(length.add(leads));
+    firsts = asked.input.offsets.slice(0, 0, -1).add(leads);
+  }
+  asked.firsts = firsts.to(at::kInt).unsqueeze(1);
+  return asked;
+}
+
+}  // namespace tessera::detail
