@@ -305,6 +305,7 @@ bool is_unsafe(const std::string& op) {
       "aten::_cdist_backward",
       "aten::_cholesky_solve_helper",
       "aten::_segment_reduce_backward",
+      "aten::linalg_ldl_solve",
       "aten::lu_unpack",
       "aten::max_pool3d_with_indices_backward",
       "aten::nll_loss2d_backward",

@@ -11,8 +11,8 @@ namespace tessera::benchmark {
 // device's clock, after two that warm up.
 double milliseconds(const std::function<void()>& call, int rounds = 9);
 
-// Microseconds that the host needs for one call of `a` and of `b`: the least of
-// many short series in turns, none of which waits for the device.
+// Microseconds that the host needs for one call of `a` and of `b`: the median
+// of many short series in turns, none of which waits for the device.
 std::pair<double, double> host_microseconds(
     const std::function<void()>& a, const std::function<void()>& b);
 

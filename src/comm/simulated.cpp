@@ -1,6 +1,9 @@
 #include "comm/simulated.h"
 
+#include <ATen/ops/_foreach_copy.h>
 #include <c10/util/Exception.h>
+
+#include <algorithm>
 
 #include "comm/collectives.h"
 #include "comm/errors.h"
@@ -31,6 +34,19 @@ Pieces pieces_of(ShardsRef in, const Positions& group) {
   Pieces pieces;
   for (const int64_t p : group) pieces.push_back(in[p]);
   return pieces;
+}
+
+// Copies each piece to its place: on a GPU in one kernel, where pieces are
+// dense in memory.
+void copy_pieces(const Pieces& places, const Pieces& pieces) {
+  const auto plain = [](const at::Tensor& t) {
+    return t.is_cuda() && t.numel() > 0 && !t.is_conj() && !t.is_neg();
+  };
+  if (places.size() > 1 && std::all_of(pieces.begin(), pieces.end(), plain)) {
+    at::_foreach_copy_(places, pieces);
+    return;
+  }
+  for (size_t i = 0; i < places.size(); ++i) places[i].copy_(pieces[i]);
 }
 
 class SimulatedCollectives final : public Collectives {
@@ -105,21 +121,27 @@ class SimulatedCollectives final : public Collectives {
       PartsRef send_rows,
       PartsRef recv_rows) override {
     return by_group(at, in, [&](const Positions& group, Shards& out) {
-      Pieces pieces(group.size());
+      Pieces places;
+      Pieces pieces;
       // Where each sender's rows for the next receiver begin.
       Positions next(group.size(), 0);
       for (size_t c = 0; c < group.size(); ++c) {
         const auto& wanted = recv_rows[group[c]];
         auto& mine = out[group[c]];
         mine = empty_resized(in[group[c]], 0, total(wanted));
+        int64_t begin = 0;
         for (size_t k = 0; k < group.size(); ++k) {
           const int64_t rows = send_rows[group[k]][c];
           TORCH_INTERNAL_ASSERT(rows == wanted[k]);
-          pieces[k] = in[group[k]].narrow(0, next[k], rows);
+          if (rows > 0) {
+            places.push_back(mine.narrow(0, begin, rows));
+            pieces.push_back(in[group[k]].narrow(0, next[k], rows));
+          }
+          begin += rows;
           next[k] += rows;
         }
-        concatenate(mine, pieces, 0);
       }
+      copy_pieces(places, pieces);
     });
   }
 
@@ -138,19 +160,28 @@ class SimulatedCollectives final : public Collectives {
       const at::Tensor& whole,
       int64_t dim,
       const Parts& parts) {
+    Pieces places;
+    Pieces pieces;
     int64_t start = 0;
     for (size_t c = 0; c < group.size(); ++c) {
-      out[group[c]] = fresh_copy(whole.narrow(dim, start, parts[c]));
+      pieces.push_back(whole.narrow(dim, start, parts[c]));
+      out[group[c]] = empty_result(pieces[c].sizes(), whole.options());
+      places.push_back(out[group[c]]);
       start += parts[c];
     }
+    copy_pieces(places, pieces);
   }
 
   // Gives every other rank of the group memory of its own with the first one's
   // result.
   static void copy_to_others(Shards& out, const Positions& group) {
+    const at::Tensor& first = out[group[0]];
+    Pieces places;
     for (size_t c = 1; c < group.size(); ++c) {
-      out[group[c]] = fresh_copy(out[group[0]]);
+      out[group[c]] = empty_result(first.sizes(), first.options());
+      places.push_back(out[group[c]]);
     }
+    copy_pieces(places, Pieces(places.size(), first));
   }
 };
 

@@ -1,6 +1,7 @@
 // Reductions over simulated ranks on a GPU: the bits of the CPU's, in one
 // kernel.
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -98,8 +99,9 @@ size_t kernels_of(const std::function<void()>& call) {
   return count;
 }
 
-TEST(GpuReduce, IsOneKernelWhateverTheNumberOfRanks) {
+TEST(GpuReduce, CollectivesAreAFewKernelsWhateverTheNumberOfRanks) {
   for (const int64_t ranks : {2, 3, 4, 8}) {
+    SCOPED_TRACE(ranks);
     const auto world = World::simulate(ranks);
     const auto mesh = init_device_mesh("cuda", {ranks});
     std::vector<at::Tensor> shards;
@@ -108,8 +110,43 @@ TEST(GpuReduce, IsOneKernelWhateverTheNumberOfRanks) {
     }
     const auto partial = DTensor::from_local(shards, mesh, {Partial()});
     EXPECT_EQ(kernels_of([&] { partial.redistribute({Replicate()}); }), 1);
-    // And one for each rank's part.
-    EXPECT_EQ(kernels_of([&] { partial.redistribute({Shard(0)}); }), 1 + ranks);
+    // The sum, and every rank's part of it.
+    EXPECT_EQ(kernels_of([&] { partial.redistribute({Shard(0)}); }), 2);
+    // The whole, and its copies.
+    const auto rows = partial.redistribute({Shard(0)});
+    EXPECT_EQ(kernels_of([&] { rows.redistribute({Replicate()}); }), 2);
+  }
+}
+
+// On one rank an op launches, allocates and waits as on a plain tensor.
+TEST(GpuSmallOps, DoOnTheDeviceWhatPlainOnesDo) {
+  const auto world = World::simulate(1);
+  const auto mesh = init_device_mesh("cuda", {1});
+  const at::NoGradGuard no_grad;
+  const at::Tensor plain = at::ones({4, 4}, at::kCUDA);
+  const at::Tensor ours = distribute_tensor(plain, mesh, {Shard(0)});
+  using Op = void (*)(const at::Tensor&);
+  const std::vector<Op> ops{
+      [](const at::Tensor& x) { x.add(x); },
+      [](const at::Tensor& x) { at::Tensor(x).add_(x); },
+      [](const at::Tensor& x) { x.relu(); },
+      [](const at::Tensor& x) { x.mm(x); },
+      [](const at::Tensor& x) { x.sum(1); },
+      [](const at::Tensor& x) { x.view({16}); }};
+  const auto allocations = [](const Op& op, const at::Tensor& x) {
+    const auto count = [] {
+      return c10::cuda::CUDACachingAllocator::getDeviceStats(0)
+          .allocation[0]
+          .allocated;
+    };
+    op(x);
+    const auto before = count();
+    op(x);
+    return count() - before;
+  };
+  for (const auto op : ops) {
+    EXPECT_EQ(kernels_of([&] { op(ours); }), kernels_of([&] { op(plain); }));
+    EXPECT_EQ(allocations(op, ours), allocations(op, plain));
   }
 }
 
