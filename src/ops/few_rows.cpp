@@ -404,12 +404,20 @@ bool asks_for_few(const at::Tensor& self, int64_t dim, int64_t count) {
     return false;
   }
   const Spec& spec = *distributed_meta(self).spec;
+  bool sharded = false;
   for (int64_t m = 0; m < spec.mesh.ndim(); ++m) {
-    if (spec.placements[m].is_shard(dim) && spec.mesh.size(m) > 1) {
-      return true;
+    const Placement& placement = spec.placements[m];
+    // What is collected is a pending sum (of bools a maximum), and reductions
+    // of different kinds cannot be pending together.
+    const bool adds_up =
+        spec.dtype != at::kBool &&
+        (placement == Partial() || placement == Partial(ReduceOp::Avg));
+    if (placement.is_partial() && !adds_up) {
+      return false;
     }
+    sharded |= placement.is_shard(dim) && spec.mesh.size(m) > 1;
   }
-  return false;
+  return sharded;
 }
 
 at::Tensor look_up(
