@@ -2,6 +2,7 @@
 """Saving and loading beside torch's DCP and the safetensors package.
 
     benchmarks/checkpoint/run.py [--mib 976] [--rounds 5] [--directory DIR]
+    benchmarks/checkpoint/run.py --relayout     # S(0) into S(0) and S(1), in turns
 
 One state of embedding tables and small tensors, sharded by rows over four
 processes, on one file system. `dd` writes as many bytes with conv=fsync. Files
@@ -42,6 +43,14 @@ def timed(barrier, call):
     return time.perf_counter() - begin
 
 
+def in_turns(args, barrier, states, load, results):
+    """Loads into each layout after the other, in the same processes."""
+    for _ in range(args.rounds):
+        for name, tensors in states.items():
+            seconds = timed(barrier, lambda tensors=tensors: load(tensors))
+            results.setdefault(name, []).append(seconds)
+
+
 def fill(local, seed):
     import torch
 
@@ -77,10 +86,16 @@ def run_tessera(args, results):
             dist.barrier, lambda: checkpoint.save(root, tensors, step=1)
         )
         return
+
+    def load(tensors):
+        checkpoint.load(root + "/step_1", tensors)
+
+    if args.mode == "relayout":
+        states = {"S(0)": state(ts.Shard(0)), "S(1)": state(ts.Shard(1))}
+        in_turns(args, dist.barrier, states, load, results)
+        return
     tensors = state(ts.Shard(1) if args.mode == "columns" else ts.Shard(0))
-    results["load"] = timed(
-        dist.barrier, lambda: checkpoint.load(root + "/step_1", tensors)
-    )
+    results["load"] = timed(dist.barrier, lambda: load(tensors))
 
 
 def run_dcp(args, results):
@@ -111,10 +126,16 @@ def run_dcp(args, results):
             dist.barrier, lambda: dcp.save(tensors, checkpoint_id=root)
         )
         return
+
+    def load(tensors):
+        dcp.load(tensors, checkpoint_id=root)
+
+    if args.mode == "relayout":
+        states = {"S(0)": state(Shard(0)), "S(1)": state(Shard(1))}
+        in_turns(args, dist.barrier, states, load, results)
+        return
     tensors = state(Shard(1) if args.mode == "columns" else Shard(0))
-    results["load"] = timed(
-        dist.barrier, lambda: dcp.load(tensors, checkpoint_id=root)
-    )
+    results["load"] = timed(dist.barrier, lambda: load(tensors))
 
 
 def run_safetensors(args, results):
@@ -177,6 +198,7 @@ def launch(args, library, mode, ranks):
         sys.executable, "-m", "torch.distributed.run", "--standalone",
         "--nproc-per-node", str(ranks), str(HERE), "--work", library,
         "--mode", mode, "--mib", str(args.mib), "--directory", args.directory,
+        "--rounds", str(args.rounds),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -185,7 +207,10 @@ def launch(args, library, mode, ranks):
     if done.returncode != 0:
         sys.exit(f"{library} {mode}:\n{done.stderr[-3000:]}")
     result = pathlib.Path(args.directory, "result.json")
-    (seconds,) = json.loads(result.read_text()).values()
+    results = json.loads(result.read_text())
+    if mode == "relayout":
+        return results
+    (seconds,) = results.values()
     return seconds
 
 
@@ -237,6 +262,18 @@ def measure(args):
     return figures
 
 
+def relayout(args):
+    """S(0) into S(0) and into S(1) by turns, in the same processes."""
+    print(f"{args.mib} MiB, 4 ranks, seconds: median (least)")
+    for library in ("tessera", "dcp"):
+        launch(args, library, "save", 4)
+        times = launch(args, library, "relayout", 4)
+        same, other = (statistics.median(times[n]) for n in ("S(0)", "S(1)"))
+        print(f"{library:10} S(0) to S(0) {same:.3f} ({min(times['S(0)']):.3f})"
+              f"  to S(1) {other:.3f} ({min(times['S(1)']):.3f})"
+              f"  ratio {other / same:.2f}", flush=True)
+
+
 def print_table(figures, mib):
     print(f"{mib} MiB, seconds: median (least)")
     libraries = ["tessera", "dcp", "safetensors", "dd"]
@@ -257,6 +294,7 @@ def main():
     parser.add_argument("--mib", type=int, default=976)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--directory", default=None)
+    parser.add_argument("--relayout", action="store_true")
     parser.add_argument("--work", choices=sorted(RUNS), help=argparse.SUPPRESS)
     parser.add_argument("--mode", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -265,7 +303,10 @@ def main():
         return
     with tempfile.TemporaryDirectory(dir=args.directory) as directory:
         args.directory = directory
-        print_table(measure(args), args.mib)
+        if args.relayout:
+            relayout(args)
+        else:
+            print_table(measure(args), args.mib)
 
 
 if __name__ == "__main__":
