@@ -5,6 +5,8 @@
 #include <mutex>
 #include <utility>
 
+#include "core/leaked.h"
+
 namespace tessera::detail {
 
 namespace {
@@ -14,11 +16,8 @@ struct Posted {
   std::string text;
 };
 
-Posted& posted() {
-  // Never deleted: the watchdog's thread may outlive static variables.
-  static auto* const instance = new Posted;
-  return *instance;
-}
+// Never deleted: the watchdog's thread may outlive static variables.
+Posted& posted() { return leaked<Posted>(); }
 
 }  // namespace
 

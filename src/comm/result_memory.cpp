@@ -10,6 +10,8 @@
 #include <mutex>
 #include <utility>
 
+#include "core/leaked.h"
+
 namespace tessera::detail {
 
 namespace {
@@ -29,11 +31,8 @@ struct Pool {
   size_t idle_bytes = 0;
 };
 
-Pool& pool() {
-  // Never deleted: a tensor in a static variable may be freed after us.
-  static auto* const instance = new Pool;
-  return *instance;
-}
+// Never deleted: a tensor in a static variable may be freed after us.
+Pool& pool() { return leaked<Pool>(); }
 
 // A block of `bytes`, or a little more; an idle one if there is one.
 std::unique_ptr<Block> take(size_t bytes) {

@@ -1,4 +1,5 @@
 #include "tessera/world.h"
+#include "core/leaked.h"
 
 #include <c10/util/Exception.h>
 
@@ -30,11 +31,7 @@ struct Worlds {
   std::vector<StatePtr> entered;
 };
 
-Worlds& worlds() {
-  // Never deleted: a World in a static variable may end after us.
-  static auto* const instance = new Worlds;
-  return *instance;
-}
+Worlds& worlds() { return leaked<Worlds>(); }
 
 // Requires: the lock is held.
 void publish_innermost(const Worlds& all) {

@@ -3,6 +3,8 @@
 #include <mutex>
 #include <vector>
 
+#include "core/leaked.h"
+
 namespace tessera::detail {
 
 namespace {
@@ -12,11 +14,7 @@ struct EndHooks {
   std::vector<void (*)()> hooks;
 };
 
-EndHooks& end_hooks() {
-  // Never deleted: a World in a static variable may end after us.
-  static auto* const instance = new EndHooks;
-  return *instance;
-}
+EndHooks& end_hooks() { return leaked<EndHooks>(); }
 
 }  // namespace
 

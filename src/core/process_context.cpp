@@ -2,6 +2,8 @@
 
 #include <mutex>
 
+#include "core/leaked.h"
+
 namespace tessera::detail {
 namespace {
 
@@ -12,11 +14,7 @@ struct Current {
   std::optional<ProcessContext> process_context;
 };
 
-Current& current() {
-  // Never deleted: a World in a static variable may end after us.
-  static auto* const state = new Current;
-  return *state;
-}
+Current& current() { return leaked<Current>(); }
 
 }  // namespace
 

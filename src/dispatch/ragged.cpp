@@ -373,6 +373,19 @@ std::vector<at::Tensor> carry_out(
   return results;
 }
 
+// Calls f(dim, owners, rows of each owner) for each tensor dimension.
+template <typename F>
+void for_each_dim(
+    const DeviceMesh& mesh,
+    PlacementsRef placements,
+    c10::ArrayRef<Sizes> shapes,
+    const F& f) {
+  for (int64_t d = 0; d < static_cast<int64_t>(shapes[0].size()); ++d) {
+    const Owners owners(mesh, placements, d);
+    f(d, owners, rows_of_owners(mesh, placements, owners, shapes, d));
+  }
+}
+
 }  // namespace
 
 std::vector<Sizes> gather_shapes(const DeviceMesh& mesh, ShardsRef locals) {
@@ -412,11 +425,13 @@ Sizes joined_shape(
     PlacementsRef placements,
     c10::ArrayRef<Sizes> shapes) {
   Sizes joined;
-  for (int64_t d = 0; d < static_cast<int64_t>(shapes[0].size()); ++d) {
-    const auto rows = rows_of_owners(
-        mesh, placements, Owners(mesh, placements, d), shapes, d);
-    joined.push_back(std::accumulate(rows.begin(), rows.end(), int64_t{0}));
-  }
+  for_each_dim(
+      mesh,
+      placements,
+      shapes,
+      [&](int64_t /*dim*/, const Owners&, const auto& rows) {
+        joined.push_back(std::accumulate(rows.begin(), rows.end(), int64_t{0}));
+      });
   return joined;
 }
 
@@ -425,17 +440,16 @@ RowSteps plan_rows(
     PlacementsRef placements,
     c10::ArrayRef<Sizes> shapes) {
   RowSteps steps;
-  for (int64_t d = 0; d < static_cast<int64_t>(shapes[0].size()); ++d) {
-    const Owners owners(mesh, placements, d);
-    Journey journey(
-        owners, rows_of_owners(mesh, placements, owners, shapes, d));
+  const auto plan_dim = [&](int64_t d, const Owners& owners, auto rows) {
+    Journey journey(owners, std::move(rows));
     for (size_t i = owners.mesh_dims().size(); i-- > 0;) {
       const auto parcels = journey.advance(i);
       if (!all_stay(owners, i, parcels)) {
         steps.push_back(step_of(mesh, d, owners, i, parcels));
       }
     }
-  }
+  };
+  for_each_dim(mesh, placements, shapes, plan_dim);
   return steps;
 }
 

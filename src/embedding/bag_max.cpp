@@ -19,8 +19,8 @@ at::Tensor without_pending(const at::Tensor& weight) {
       weight, grad_placements_of(distributed_meta(weight).spec->placements));
 }
 
-// Whether no mesh dimension cuts both the table and the indices.
-bool cut_apart(const at::Tensor& weight, const at::Tensor& indices) {
+// Whether no mesh dimension shards both the table and the indices.
+bool shards_apart(const at::Tensor& weight, const at::Tensor& indices) {
   const auto& table = distributed_meta(weight).spec->placements;
   const auto& batch = distributed_meta(indices).spec->placements;
   for (size_t m = 0; m < table.size(); ++m) {
@@ -68,11 +68,11 @@ Bag::Result max_over_rows(const Bag::Args& args) {
   const Placements whole(
       distributed_meta(args.weight).spec->mesh.ndim(), Replicate());
   const auto weight = without_pending(args.weight);
-  const auto offsets = redistribute(args.offsets, whole, kBagCause);
+  const auto offsets = redistribute(args.bags.offsets, whole, kBagCause);
   const auto indices =
-      args.options.whole_bags && cut_apart(weight, args.indices)
-          ? args.indices
-          : redistribute(args.indices, whole, kBagCause);
+      args.options.whole_bags && shards_apart(weight, args.bags.indices)
+          ? args.bags.indices
+          : redistribute(args.bags.indices, whole, kBagCause);
   const auto& table = *distributed_meta(weight).spec;
   const auto& batch = *distributed_meta(indices).spec;
   const auto& positions = table.mesh.local_positions();
@@ -83,9 +83,9 @@ Bag::Result max_over_rows(const Bag::Args& args) {
     for (size_t i = 0; i < positions.size(); ++i) {
       auto part = plain_bag(
           {current_shards(weight)[i],
-           current_shards(indices)[i],
-           current_shards(offsets)[i],
-           std::nullopt,
+           {current_shards(indices)[i],
+            current_shards(offsets)[i],
+            std::nullopt},
            args.options,
            bags_at(table, batch, bags, positions[i])},
           BagEmpty::kLowest);

@@ -27,30 +27,32 @@ at::Tensor no_argmax(const at::Tensor& weight) {
   return at::empty({0}, weight.options().dtype(at::kInt));
 }
 
-// The gradient of the table, which is read only for its layout and size.
+// What both gradients are given. The table is read for its layout and size, and
+// by the gradient of per_sample_weights for its values.
+struct BagGrad {
+  at::Tensor grad;
+  at::Tensor indices;
+  at::Tensor offsets;
+  at::Tensor weight;
+  static constexpr auto kMembers = std::tuple{
+      &BagGrad::grad, &BagGrad::indices, &BagGrad::offsets, &BagGrad::weight};
+};
+
+// The gradient of the table.
 struct BagBackward {
   static constexpr const char* kSchema =
       "bag_backward(Tensor grad, Tensor indices, Tensor offsets, "
-      "Tensor weight, Tensor? per_sample_weights=None, Tensor? argmax=None, "
-      "int mode=0, bool include_last_offset=False, int padding_idx=-1, "
-      "bool whole_bags=False, bool sparse=False, *, int first_row=0, "
-      "int? table_rows=None, int first_bag=0, int? bag_count=None, "
-      "int first_index=0) -> Tensor";
+      "Tensor weight, Tensor? per_sample_weights=None, Tensor? "
+      "argmax=None, " TESSERA_BAG_OPTIONS ") -> Tensor";
   using Result = at::Tensor;
   struct Args {
-    at::Tensor grad;
-    at::Tensor indices;
-    at::Tensor offsets;
-    at::Tensor weight;
+    BagGrad of;
     std::optional<at::Tensor> per_sample_weights;
     std::optional<at::Tensor> argmax;
     BagArgs options;
     BagLocal local;
     static constexpr auto kMembers = std::tuple{
-        &Args::grad,
-        &Args::indices,
-        &Args::offsets,
-        &Args::weight,
+        &Args::of,
         &Args::per_sample_weights,
         &Args::argmax,
         &Args::options,
@@ -58,30 +60,29 @@ struct BagBackward {
   };
 
   static at::Tensor on_data(const Args& args) {
+    const auto& [grad, indices, offsets, weight] = args.of;
     TORCH_CHECK_VALUE(
-        args.grad.dim() == 2 && args.grad.size(1) == args.weight.size(1),
+        grad.dim() == 2 && grad.size(1) == weight.size(1),
         "[tessera.bag_backward] expected a gradient with ",
-        args.weight.size(1),
+        weight.size(1),
         " columns, but got one of shape ",
-        args.grad.sizes());
+        grad.sizes());
     const auto backward = args.options.sparse ? embedding_bag_sparse_backward
                                               : embedding_bag_dense_backward;
     const BagMode mode = args.options.mode;
     return backward(
-        {args.grad,
-         part_of(args.weight, args.local),
+        {grad,
+         part_of(weight, args.local),
          local_bags(
-             args.indices,
-             args.offsets,
-             args.per_sample_weights,
+             {indices, offsets, args.per_sample_weights},
              args.options,
              args.local),
          mode,
          mode == BagMode::kMax ? args.argmax : std::nullopt},
-        args.weight.size(0));
+        weight.size(0));
   }
   static at::Tensor on_meta(const Args& args) {
-    return at::empty(args.weight.sizes(), args.grad.options());
+    return at::empty(args.of.weight.sizes(), args.of.grad.options());
   }
 };
 
@@ -89,41 +90,26 @@ struct BagBackward {
 struct BagWeightsBackward {
   static constexpr const char* kSchema =
       "bag_weights_backward(Tensor grad, Tensor indices, Tensor offsets, "
-      "Tensor weight, int mode=0, bool include_last_offset=False, "
-      "int padding_idx=-1, bool whole_bags=False, bool sparse=False, *, "
-      "int first_row=0, int? table_rows=None, int first_bag=0, "
-      "int? bag_count=None, int first_index=0) -> Tensor";
+      "Tensor weight, " TESSERA_BAG_OPTIONS ") -> Tensor";
   using Result = at::Tensor;
   struct Args {
-    at::Tensor grad;
-    at::Tensor indices;
-    at::Tensor offsets;
-    at::Tensor weight;
+    BagGrad of;
     BagArgs options;
     BagLocal local;
-    static constexpr auto kMembers = std::tuple{
-        &Args::grad,
-        &Args::indices,
-        &Args::offsets,
-        &Args::weight,
-        &Args::options,
-        &Args::local};
+    static constexpr auto kMembers =
+        std::tuple{&Args::of, &Args::options, &Args::local};
   };
 
   static at::Tensor on_data(const Args& args) {
+    const auto& [grad, indices, offsets, weight] = args.of;
     return embedding_bag_weights_backward(
-        args.grad,
-        args.weight,
-        part_of(args.weight, args.local),
-        local_bags(
-            args.indices,
-            args.offsets,
-            std::nullopt,
-            args.options,
-            args.local));
+        grad,
+        weight,
+        part_of(weight, args.local),
+        local_bags({indices, offsets, std::nullopt}, args.options, args.local));
   }
   static at::Tensor on_meta(const Args& args) {
-    return at::empty(args.indices.sizes(), args.grad.options());
+    return at::empty(args.of.indices.sizes(), args.of.grad.options());
   }
 };
 
@@ -141,17 +127,14 @@ BagLocal bags_at(
 }
 
 BagIndices local_bags(
-    const at::Tensor& indices,
-    const at::Tensor& offsets,
-    const std::optional<at::Tensor>& per_sample_weights,
-    const BagArgs& args,
-    const BagLocal& local) {
+    const BagTensors& bags, const BagArgs& args, const BagLocal& local) {
+  const at::Tensor& offsets = bags.offsets;
   BagIndices input{
-      .indices = indices,
+      .indices = bags.indices,
       .offsets = offsets,
       .include_last_offset = args.include_last_offset,
       .padding_idx = args.padding_idx,
-      .per_sample_weights = per_sample_weights};
+      .per_sample_weights = bags.per_sample_weights};
   const int64_t all = all_bags(offsets, args.include_last_offset);
   if (local.bag_count.value_or(all) != all || local.first_index != 0) {
     input.offsets = offsets.narrow(0, local.first_bag, *local.bag_count)
@@ -164,12 +147,7 @@ BagIndices local_bags(
 BagMax plain_bag(const Bag::Args& args, BagEmpty empty) {
   check_bag_table(args.weight);
   const auto part = part_of(args.weight, args.local);
-  const auto input = local_bags(
-      args.indices,
-      args.offsets,
-      args.per_sample_weights,
-      args.options,
-      args.local);
+  const auto input = local_bags(args.bags, args.options, args.local);
   if (args.options.mode == BagMode::kMax) {
     return embedding_bag_max_part(args.weight, part, input, empty);
   }
@@ -186,7 +164,7 @@ Bag::Result Bag::on_data(const Args& args) {
 Bag::Result Bag::on_meta(const Args& args) {
   check_bag_table(args.weight);
   const int64_t bags = args.local.bag_count.value_or(
-      all_bags(args.offsets, args.options.include_last_offset));
+      all_bags(args.bags.offsets, args.options.include_last_offset));
   const auto pooled =
       at::empty({bags, args.weight.size(1)}, args.weight.options());
   return {
@@ -201,25 +179,25 @@ Bag::Result Bag::run(const Args& args) {
 }
 
 OpInputs Bag::inputs(const Args& args) {
-  return args.per_sample_weights.has_value()
-             ? OpInputs{args.weight, *args.per_sample_weights}
-             : OpInputs{args.weight};
+  const auto& weights = args.bags.per_sample_weights;
+  return weights.has_value() ? OpInputs{args.weight, *weights}
+                             : OpInputs{args.weight};
 }
 
 void Bag::save(SavedContext* ctx, const Args& args, const Result& result) {
   // The gradient of per_sample_weights needs the table's values; that of the
   // table only its layout: then it may be written before the backward pass.
-  const auto& weights = args.per_sample_weights;
+  const auto& [indices, offsets, weights] = args.bags;
   const bool needs_values = weights.has_value() && weights->requires_grad();
   const auto& argmax = std::get<1>(result);
   ctx->save_for_backward(
-      {args.indices,
-       args.offsets,
+      {indices,
+       offsets,
        weights.value_or(at::Tensor()),
        argmax,
        needs_values ? args.weight : at::Tensor()});
   ctx->mark_non_differentiable({argmax});
-  keep(ctx, Args{args.weight.detach(), {}, {}, {}, args.options, args.local});
+  keep(ctx, Args{args.weight.detach(), {}, args.options, args.local});
 }
 
 Gradients Bag::backward(SavedContext* ctx, const Gradients& grads) {
@@ -232,10 +210,7 @@ Gradients Bag::backward(SavedContext* ctx, const Gradients& grads) {
   Gradients result(weighted ? 2 : 1);
   if (ctx->needs_input_grad(0)) {
     result[0] = call_op<BagBackward>(
-        {grads[0],
-         saved[0],
-         saved[1],
-         args.weight,
+        {{grads[0], saved[0], saved[1], args.weight},
          weighted ? std::optional(saved[2]) : std::nullopt,
          args.options.mode == BagMode::kMax ? std::optional(saved[3])
                                             : std::nullopt,
@@ -244,7 +219,7 @@ Gradients Bag::backward(SavedContext* ctx, const Gradients& grads) {
   }
   if (saved[4].defined()) {
     result[1] = call_op<BagWeightsBackward>(
-        {grads[0], saved[0], saved[1], saved[4], args.options, args.local});
+        {{grads[0], saved[0], saved[1], saved[4]}, args.options, args.local});
   }
   return result;
 }

@@ -55,39 +55,42 @@ struct BagLocal {
 BagLocal bags_at(
     const Spec& table, const Spec& batch, int64_t bags, int64_t position);
 
+struct BagTensors {
+  at::Tensor indices;
+  at::Tensor offsets;
+  std::optional<at::Tensor> per_sample_weights;
+  static constexpr auto kMembers = std::tuple{
+      &BagTensors::indices,
+      &BagTensors::offsets,
+      &BagTensors::per_sample_weights};
+};
+
 // The bags of a part, as its indices see them.
 BagIndices local_bags(
-    const at::Tensor& indices,
-    const at::Tensor& offsets,
-    const std::optional<at::Tensor>& per_sample_weights,
-    const BagArgs& args,
-    const BagLocal& local);
+    const BagTensors& bags, const BagArgs& args, const BagLocal& local);
+
+// BagArgs and BagLocal in a schema.
+#define TESSERA_BAG_OPTIONS                                          \
+  "int mode=0, bool include_last_offset=False, int padding_idx=-1, " \
+  "bool whole_bags=False, bool sparse=False, *, int first_row=0, "   \
+  "int? table_rows=None, int first_bag=0, int? bag_count=None, "     \
+  "int first_index=0"
 
 // The rows of each bag, pooled: [bags, d], and the argmax of maxima (BagMax's;
 // empty for other modes). Differentiable by `weight` and `per_sample_weights`.
 struct Bag {
   static constexpr const char* kSchema =
       "bag(Tensor weight, Tensor indices, Tensor offsets, "
-      "Tensor? per_sample_weights=None, int mode=0, "
-      "bool include_last_offset=False, int padding_idx=-1, "
-      "bool whole_bags=False, bool sparse=False, *, int first_row=0, "
-      "int? table_rows=None, int first_bag=0, int? bag_count=None, "
-      "int first_index=0) -> (Tensor, Tensor)";
+      "Tensor? per_sample_weights=None, " TESSERA_BAG_OPTIONS
+      ") -> (Tensor, Tensor)";
   using Result = std::tuple<at::Tensor, at::Tensor>;
   struct Args {
     at::Tensor weight;
-    at::Tensor indices;
-    at::Tensor offsets;
-    std::optional<at::Tensor> per_sample_weights;
+    BagTensors bags;
     BagArgs options;
     BagLocal local;
-    static constexpr auto kMembers = std::tuple{
-        &Args::weight,
-        &Args::indices,
-        &Args::offsets,
-        &Args::per_sample_weights,
-        &Args::options,
-        &Args::local};
+    static constexpr auto kMembers =
+        std::tuple{&Args::weight, &Args::bags, &Args::options, &Args::local};
   };
   static Result on_data(const Args& args);
   static Result on_meta(const Args& args);

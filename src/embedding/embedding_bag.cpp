@@ -119,9 +119,7 @@ BagCall checked_call(AtenBag::Args args) {
   }
   return {
       {distributed(args.weight),
-       distributed(args.indices),
-       replicated(args.offsets, mesh),
-       weights,
+       {distributed(args.indices), replicated(args.offsets, mesh), weights},
        {static_cast<BagMode>(args.mode),
         args.include_last_offset,
         args.padding_idx,

@@ -1,10 +1,11 @@
 #include "embedding/pool_bags.h"
 
 #include "comm/comm_event.h"
+#include "core/hash.h"
+#include "dispatch/agreement.h"
 #include "dispatch/autograd.h"
 #include "dispatch/op_plan.h"
 #include "embedding/bag_max.h"
-#include "embedding/bag_offsets.h"
 #include "embedding/embedding.h"
 #include "embedding/handshake.h"
 #include "embedding/lookup_strategy.h"
@@ -18,6 +19,72 @@ namespace {
 constexpr const char* kOffsetsDiffer =
     "[embedding_bag] the ranks were given different offsets: give every rank "
     "the same";
+
+// The offsets as int64 on the CPU; undefined where there are no data here.
+at::Tensor readable_offsets(const BagCall& call) {
+  const auto& shards = current_shards(call.args.bags.offsets);
+  return shards.empty() || shards[0].is_meta()
+             ? at::Tensor()
+             : shards[0].to(c10::kCPU, at::kLong).contiguous();
+}
+
+bool are_of_equal_rows(c10::IntArrayRef offsets, int64_t entries) {
+  const auto bags = static_cast<int64_t>(offsets.size());
+  if (bags == 0 || entries % bags != 0) {
+    return bags == 0;
+  }
+  for (int64_t b = 0; b < bags; ++b) {
+    if (offsets[b] != b * (entries / bags)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Whether the chunks of indices along the mesh dimension `m` begin where the
+// chunks of bags do. Every rank has all offsets, and finds the same.
+bool shards_hold_whole_bags(const BagCall& call, int64_t m) {
+  const Spec& batch = call.batch();
+  const auto starts = readable_offsets(call);
+  if (!starts.defined()) {
+    return false;
+  }
+  const auto* start = starts.const_data_ptr<int64_t>();
+  const int64_t bags = call.bags();
+  const int64_t n = batch.sizes[0];
+  // Entries after the last bag are in no chunk of bags.
+  if (call.args.options.include_last_offset && bags >= 0 && start[bags] != n) {
+    return false;
+  }
+  const int64_t ranks = batch.mesh.size(m);
+  for (int64_t c = 0; c < ranks; ++c) {
+    const int64_t bag = chunk(bags, ranks, c).begin;
+    if (chunk(n, ranks, c).begin != (bag < bags ? start[bag] : n)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The fingerprint of plain offsets, which may differ from rank to rank, where
+// what is sent hangs on them; 0 for others. Those of rows of equal length are
+// not compared: libtorch makes them for inputs of two dimensions, by the shape.
+uint64_t offsets_to_compare(const BagCall& call) {
+  const Spec& batch = call.batch();
+  if (!call.plain_offsets ||
+      !differs_over_ranks(batch.placements, batch.mesh)) {
+    return 0;
+  }
+  const auto offsets = readable_offsets(call);
+  if (!offsets.defined()) {
+    return 0;
+  }
+  const c10::IntArrayRef values(
+      offsets.const_data_ptr<int64_t>(), offsets.numel());
+  return are_of_equal_rows(values, call.args.bags.indices.size(0))
+             ? 0
+             : hash_combine(0, values) | 1;
+}
 
 // The one mesh dimension that shards the indices; -1 for none or several.
 int64_t batch_dim(const Spec& batch) {
@@ -34,7 +101,7 @@ int64_t batch_dim(const Spec& batch) {
 }
 
 void place_weights(BagCall& call, PlacementsRef placements) {
-  if (auto& weights = call.args.per_sample_weights; weights.has_value()) {
+  if (auto& weights = call.args.bags.per_sample_weights; weights.has_value()) {
     weights = redistribute(*weights, placements, kBagCause);
   }
 }
@@ -47,7 +114,8 @@ at::Tensor pool_in_place(const BagCall& call) {
 // bags are scattered along it.
 at::Tensor gather_bags(BagCall call, std::optional<int64_t> scattered) {
   const Placements whole(call.batch().mesh.ndim(), Replicate());
-  call.args.indices = redistribute(call.args.indices, whole, kBagCause);
+  call.args.bags.indices =
+      redistribute(call.args.bags.indices, whole, kBagCause);
   place_weights(call, whole);
   call.args.options.whole_bags = false;
   const auto bags = pool_in_place(call);
@@ -85,7 +153,7 @@ StrategyResult choose_strategy(const BagCall& call, int64_t m) {
   const BagLookupSize size{
       entries,
       chunk(call.bags(), ranks, 0).size,
-      call.args.per_sample_weights.has_value() ? size_of(table.dtype) : 0,
+      call.args.bags.per_sample_weights.has_value() ? size_of(table.dtype) : 0,
       call.args.options.mode == BagMode::kMax ? columns * size_of(at::kInt)
                                               : 0};
   return StrategyResult::of(std::move(*layout), size);
@@ -136,12 +204,12 @@ LocalError bags_by_rank(
     std::vector<LookupInput>& by_rank) {
   const auto& args = call.args;
   const auto& tables = current_shards(args.weight);
-  const auto& indices = current_shards(args.indices);
-  const auto& offsets = current_shards(args.offsets);
+  const auto& indices = current_shards(args.bags.indices);
+  const auto& offsets = current_shards(args.bags.offsets);
   const auto& positions = call.table().mesh.local_positions();
   std::vector<at::Tensor> weights;
-  if (args.per_sample_weights.has_value()) {
-    weights = to_shards(*args.per_sample_weights, layout.weights_gradient);
+  if (args.bags.per_sample_weights.has_value()) {
+    weights = to_shards(*args.bags.per_sample_weights, layout.weights_gradient);
   }
   LocalError error;
   for (size_t i = 0; i < positions.size(); ++i) {
@@ -149,9 +217,9 @@ LocalError bags_by_rank(
     if (error.text.empty()) {
       error = local_error_of([&] {
         const auto bags = local_bags(
-            indices[i],
-            offsets[i],
-            weights.empty() ? std::nullopt : std::optional(weights[i]),
+            {indices[i],
+             offsets[i],
+             weights.empty() ? std::nullopt : std::optional(weights[i])},
             args.options,
             bags_at(call.table(), call.batch(), call.bags(), positions[i]));
         auto bounds = checked_bag_bounds(
@@ -170,7 +238,7 @@ LocalError bags_by_rank(
 at::Tensor exchange_bags(
     BagCall call, const ExchangeLayout& layout, uint64_t offsets) {
   place_weights(call, call.batch().placements);
-  check_current(call.args.indices);
+  check_current(call.args.bags.indices);
   std::vector<LookupInput> by_rank;
   const auto error = bags_by_rank(call, layout, by_rank);
   const auto& weight = call.args.weight;

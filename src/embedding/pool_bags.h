@@ -18,9 +18,11 @@ struct BagCall {
   bool plain_offsets = false;
 
   const Spec& table() const { return *distributed_meta(args.weight).spec; }
-  const Spec& batch() const { return *distributed_meta(args.indices).spec; }
+  const Spec& batch() const {
+    return *distributed_meta(args.bags.indices).spec;
+  }
   int64_t bags() const {
-    return all_bags(args.offsets, args.options.include_last_offset);
+    return all_bags(args.bags.offsets, args.options.include_last_offset);
   }
 };
 

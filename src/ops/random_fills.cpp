@@ -88,10 +88,20 @@ void fill(
   }
 }
 
-// A tensor without elements: ATen checks an op's arguments on it, the dtype
-// included, and words the errors.
-at::Tensor without_elements(const at::Tensor& self) {
-  return at::empty({0}, at::TensorOptions().dtype(self.scalar_type()));
+// `self`, filled by draw_of(a tensor without elements), which calls the op on
+// that first: there ATen checks the arguments, the dtype included, and words the
+// errors.
+template <typename DrawOf>
+at::Tensor& filled(
+    const char* op,
+    at::Tensor& self,
+    const OptionalGenerator& generator,
+    const DrawOf& draw_of) {
+  check_fillable(op, self);
+  const RandomDraw draw =
+      draw_of(at::empty({0}, at::TensorOptions().dtype(self.scalar_type())));
+  fill(self, generator, draw);
+  return self;
 }
 
 // How many integers from 0 on random_() draws from: those that the type holds
@@ -115,46 +125,40 @@ uint64_t default_range(at::ScalarType dtype) {
 
 at::Tensor& uniform_(
     at::Tensor& self, double from, double to, OptionalGenerator generator) {
-  check_fillable("aten.uniform_.default", self);
-  without_elements(self).uniform_(from, to);
-  fill(
-      self,
-      generator,
-      {.distribution = Distribution::kUniform, .a = from, .b = to});
-  return self;
+  const auto draw = [&](at::Tensor none) -> RandomDraw {
+    none.uniform_(from, to);
+    return {.distribution = Distribution::kUniform, .a = from, .b = to};
+  };
+  return filled("aten.uniform_.default", self, generator, draw);
 }
 
 at::Tensor& normal_(
     at::Tensor& self, double mean, double std, OptionalGenerator generator) {
-  check_fillable("aten.normal_.default", self);
-  without_elements(self).normal_(mean, std);
-  // The parts of a complex number share the variance.
-  fill(
-      self,
-      generator,
-      {.distribution = Distribution::kNormal,
-       .a = mean,
-       .b = self.is_complex() ? std / std::sqrt(2.0) : std});
-  return self;
+  const auto draw = [&](at::Tensor none) -> RandomDraw {
+    none.normal_(mean, std);
+    // The parts of a complex number share the variance.
+    const double each = self.is_complex() ? std / std::sqrt(2.0) : std;
+    return {.distribution = Distribution::kNormal, .a = mean, .b = each};
+  };
+  return filled("aten.normal_.default", self, generator, draw);
 }
 
 at::Tensor& exponential_(
     at::Tensor& self, double lambda, OptionalGenerator generator) {
-  check_fillable("aten.exponential_.default", self);
-  without_elements(self).exponential_(lambda);
-  fill(
-      self,
-      generator,
-      {.distribution = Distribution::kExponential, .a = lambda});
-  return self;
+  const auto draw = [&](at::Tensor none) -> RandomDraw {
+    none.exponential_(lambda);
+    return {.distribution = Distribution::kExponential, .a = lambda};
+  };
+  return filled("aten.exponential_.default", self, generator, draw);
 }
 
 at::Tensor& bernoulli_(
     at::Tensor& self, double p, OptionalGenerator generator) {
-  check_fillable("aten.bernoulli_.float", self);
-  without_elements(self).bernoulli_(p);
-  fill(self, generator, {.distribution = Distribution::kBernoulli, .a = p});
-  return self;
+  const auto draw = [&](at::Tensor none) -> RandomDraw {
+    none.bernoulli_(p);
+    return {.distribution = Distribution::kBernoulli, .a = p};
+  };
+  return filled("aten.bernoulli_.float", self, generator, draw);
 }
 
 at::Tensor& random_from_to_(
@@ -162,20 +166,19 @@ at::Tensor& random_from_to_(
     int64_t from,
     std::optional<int64_t> to,
     OptionalGenerator generator) {
-  check_fillable("aten.random_", self);
-  without_elements(self).random_(from, to);
-  // Up to what the type holds; from the least int64 on, all there are.
-  const uint64_t end = to.has_value() ? static_cast<uint64_t>(*to)
-                       : from == std::numeric_limits<int64_t>::min()
-                           ? static_cast<uint64_t>(from)
-                           : default_range(self.scalar_type());
-  fill(
-      self,
-      generator,
-      {.distribution = Distribution::kInteger,
-       .from = from,
-       .range = end - static_cast<uint64_t>(from)});
-  return self;
+  const auto draw = [&](at::Tensor none) -> RandomDraw {
+    none.random_(from, to);
+    // Up to what the type holds; from the least int64 on, all there are.
+    const uint64_t end = to.has_value() ? static_cast<uint64_t>(*to)
+                         : from == std::numeric_limits<int64_t>::min()
+                             ? static_cast<uint64_t>(from)
+                             : default_range(self.scalar_type());
+    return {
+        .distribution = Distribution::kInteger,
+        .from = from,
+        .range = end - static_cast<uint64_t>(from)};
+  };
+  return filled("aten.random_", self, generator, draw);
 }
 
 }  // namespace tessera::detail

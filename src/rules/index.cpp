@@ -214,46 +214,40 @@ std::vector<Sizes> same_as_self(const OpCall& call) {
 
 void add_index_rules(RuleTable& table) {
   add_index_tensor_rules(table);
-  table.add(
-      {"aten::index_copy",
+  // Ranks may hold different indices, of which each checks its own.
+  const auto add = [&](std::initializer_list<std::string_view> names,
+                       RowsFunction rows,
+                       SizesFunction sizes = nullptr,
+                       std::vector<LocalArgument> local = {}) {
+    table.add(
+        names,
+        {.rows = std::move(rows),
+         .output_sizes = std::move(sizes),
+         .local_arguments = std::move(local),
+         .checked_arguments = {"index"}});
+  };
+  add({"aten::index_copy",
        "aten::index_copy_",
        "aten::index_fill",
        "aten::index_fill_",
        "aten::index_reduce",
        "aten::index_reduce_"},
-      {.rows = index_write_rows,
-       .output_sizes = same_as_self,
-       .checked_arguments = {"index"}});
-  table.add(
-      {"aten::scatter_reduce", "aten::scatter_reduce_"},
-      {.rows = scatter_reduce_rows, .checked_arguments = {"index"}});
+      index_write_rows,
+      same_as_self);
+  add({"aten::scatter_reduce", "aten::scatter_reduce_"}, scatter_reduce_rows);
+  add({"aten::index_select"}, index_select_rows, index_select_sizes);
+  add({"aten::index_add", "aten::index_add_"}, index_add_rows);
+  add({"aten::scatter", "aten::scatter_"}, scatter_rows);
+  add({"aten::scatter_add", "aten::scatter_add_"}, scatter_add_rows);
+  add({"tessera::gather_part"}, gather_rows, nullptr, {first(0), size(0)});
   Rule take = rule_of(take_rows, [](const OpCall& call) {
     return std::vector<Sizes>{call.tensor(1).sizes};
   });
   take.checked_arguments = {"index"};
   table.add("aten::take", take);
   table.add(
-      "aten::index_select",
-      {.rows = index_select_rows,
-       .output_sizes = index_select_sizes,
-       .checked_arguments = {"index"}});
-  table.add(
-      {"aten::index_add", "aten::index_add_"},
-      {.rows = index_add_rows, .checked_arguments = {"index"}});
-  table.add(
-      "tessera::gather_part",
-      {.rows = gather_rows,
-       .local_arguments = {first(0), size(0)},
-       .checked_arguments = {"index"}});
-  table.add(
       "tessera::gather_part_backward",
       {.rows = gather_backward_rows, .local_arguments = {first(2), size(2)}});
-  table.add(
-      {"aten::scatter", "aten::scatter_"},
-      {.rows = scatter_rows, .checked_arguments = {"index"}});
-  table.add(
-      {"aten::scatter_add", "aten::scatter_add_"},
-      {.rows = scatter_add_rows, .checked_arguments = {"index"}});
 }
 
 }  // namespace tessera::detail

@@ -182,11 +182,7 @@ std::vector<Sizes> col2im_sizes(const OpCall& call) {
 }
 
 void add_padding_rules(RuleTable& table) {
-  table.add("aten::reflection_pad1d", spatial_linear_rule(1));
-  table.add("aten::reflection_pad3d", spatial_linear_rule(3));
-  table.add("aten::replication_pad1d", spatial_linear_rule(1));
-  table.add("aten::replication_pad2d", spatial_linear_rule(2));
-  table.add("aten::replication_pad3d", spatial_linear_rule(3));
+  // ATen has no meta kernel for this one.
   Rule reflection = spatial_linear_rule(2);
   reflection.output_sizes = [](const OpCall& call) -> std::vector<Sizes> {
     Sizes sizes = call.tensor(0).sizes;
@@ -195,13 +191,13 @@ void add_padding_rules(RuleTable& table) {
     sizes[sizes.size() - 2] += padding[2] + padding[3];
     return {sizes};
   };
-  table.add("aten::reflection_pad2d", reflection);
-  for (const char* kind : {"reflection", "replication"}) {
-    const std::string name = std::string("aten::") + kind + "_pad";
+  for (const std::string kind : {"reflection", "replication"}) {
     for (int64_t spatial = 1; spatial <= 3; ++spatial) {
-      table.add(
-          name + std::to_string(spatial) + "d_backward",
-          sized_backward_rule(spatial));
+      const auto name =
+          "aten::" + kind + "_pad" + std::to_string(spatial) + "d";
+      const bool sized = kind == "reflection" && spatial == 2;
+      table.add(name, sized ? reflection : spatial_linear_rule(spatial));
+      table.add(name + "_backward", sized_backward_rule(spatial));
     }
   }
 }

@@ -122,8 +122,11 @@ TEST(Rendezvous, TextsInAMeeting) {
   std::vector<std::thread> ranks;
   for (size_t i = 0; i < 2; ++i) {
     ranks.emplace_back([&, i] {
+      Meeting meeting;
+      meeting.store = where;
+      meeting.texts.resize(2);
       told[i] = tell_all(
-          *where, "colour", i, i == 0 ? "blue" : "red", 2, milliseconds(5000));
+          meeting, "colour", i, i == 0 ? "blue" : "red", milliseconds(5000));
     });
   }
   for (auto& rank : ranks) rank.join();

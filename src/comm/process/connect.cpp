@@ -103,8 +103,7 @@ class Connecting {
     for (size_t c = 0; c < size_; ++c) {
       if (near[c].rings) opened[c] = '+';
     }
-    const auto all =
-        tell_all(*meeting_.store, "opened", me_, opened, size_, left());
+    const auto all = tell_all(meeting_, "opened", me_, opened, left());
     for (size_t c = 0; c < size_; ++c) {
       if (all[c][me_] != '+') near[c] = {};
     }
@@ -192,6 +191,21 @@ class Connecting {
 };
 
 }  // namespace
+
+Meeting meet_group(const GroupRequest& request, const std::string& text) {
+  auto meeting =
+      within<Meeting>(request.timeout + milliseconds(500), [request, text] {
+        return meet(
+            request.store,
+            request.ranks,
+            static_cast<size_t>(request.coordinate),
+            text,
+            request.timeout);
+      });
+  TORCH_CHECK(
+      meeting.missing.empty(), name_ranks(meeting.missing), " did not come");
+  return meeting;
+}
 
 Connection connect(const GroupRequest& request) {
   // In std::function, which wants to be copied: the result cannot be.

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/process/group.h"
+#include "comm/process/rendezvous.h"
 
 namespace tessera::detail {
 
@@ -16,6 +18,10 @@ struct Connection {
   // Ranks that did not come; nothing is connected then.
   std::vector<int64_t> missing;
 };
+
+// Meets the other ranks of a group, of whom each brings a text. Throws
+// c10::Error, also where the store does not answer, if one does not come.
+Meeting meet_group(const GroupRequest& request, const std::string& text);
 
 // Meets the other ranks and connects to them. Throws if the store or a rank
 // cannot be reached within the request's timeout.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "comm/process/exchange.h"
+#include "comm/process/messages.h"
 #include "comm/reduce.h"
 #include "comm/result_memory.h"
 #include "tessera/shard_math.h"
@@ -47,7 +47,7 @@ class BlockReduction {
       c10::ArrayRef<at::Tensor> pieces,
       c10::ArrayRef<at::Tensor> results,
       const at::Tensor& out)
-      : exchange_(how.group, how.call),
+      : messages_(how.group, how.call),
         op_(how.op),
         n_(how.group.size()),
         me_(how.group.coordinate()),
@@ -78,13 +78,13 @@ class BlockReduction {
         wait_for_terms(block, terms);
         const auto done = block_of(out_, block, length_);
         reduce_into(done, terms, op_);
-        if (!results_.empty()) exchange_.send_to_all(done);
+        if (!results_.empty()) messages_.send_to_all(done);
       }
       receive_terms(block + kSlots);
       receive_results(block + 1);
       send_terms(block + kSlots);
     }
-    exchange_.finish();
+    messages_.finish();
   }
 
  private:
@@ -98,7 +98,7 @@ class BlockReduction {
     if (block >= blocks_) return;
     for (int64_t step = 1; step < n_; ++step) {
       const int64_t c = (me_ + n_ - step) % n_;
-      arriving_[block % slots_ * n_ + c] = exchange_.receive(c, slot(block, c));
+      arriving_[block % slots_ * n_ + c] = messages_.receive(c, slot(block, c));
     }
   }
 
@@ -106,7 +106,7 @@ class BlockReduction {
     for (int64_t step = 1; step < n_; ++step) {
       const int64_t c = (me_ + step) % n_;
       if (block >= count_blocks(pieces_[c], length_)) continue;
-      exchange_.send(c, block_of(pieces_[c], block, length_));
+      messages_.send(c, block_of(pieces_[c], block, length_));
     }
   }
 
@@ -115,7 +115,7 @@ class BlockReduction {
     for (int64_t step = 1; step < n_; ++step) {
       const int64_t c = (me_ + n_ - step) % n_;
       if (block >= count_blocks(results_[c], length_)) continue;
-      exchange_.receive(c, block_of(results_[c], block, length_));
+      messages_.receive(c, block_of(results_[c], block, length_));
     }
   }
 
@@ -124,13 +124,13 @@ class BlockReduction {
       if (c == me_) {
         terms[c] = block_of(pieces_[me_], block, length_);
       } else {
-        exchange_.wait(arriving_[block % slots_ * n_ + c]);
+        messages_.wait(arriving_[block % slots_ * n_ + c]);
         terms[c] = slot(block, c);
       }
     }
   }
 
-  Exchange exchange_;
+  Messages messages_;
   const ReduceOp op_;
   const int64_t n_;
   const int64_t me_;
@@ -142,7 +142,7 @@ class BlockReduction {
   const at::Tensor out_;
   const at::Tensor memory_;  // of terms: slots x other ranks x elements
   // What is on its way, n for each slot.
-  c10::SmallVector<Exchange::Receipt, 16> arriving_;
+  c10::SmallVector<Messages::Receipt, 16> arriving_;
 };
 
 // Everything to everyone: one trip, n times the work. For what is small.
@@ -150,15 +150,15 @@ void gather_and_reduce(
     const FlatReduction& how, const at::Tensor& in, const at::Tensor& out) {
   const int64_t n = how.group.size();
   const int64_t me = how.group.coordinate();
-  Exchange exchange(how.group, how.call);
+  Messages messages(how.group, how.call);
   const at::Tensor memory = empty_result({n, in.numel()}, in.options());
   Pieces terms(n);
   for (int64_t c = 0; c < n; ++c) {
     terms[c] = c == me ? in : memory.select(0, c);
-    if (c != me) exchange.receive(c, terms[c]);
+    if (c != me) messages.receive(c, terms[c]);
   }
-  exchange.send_to_all(in);
-  exchange.finish();
+  messages.send_to_all(in);
+  messages.finish();
   reduce_into(out, terms, how.op);
 }
 

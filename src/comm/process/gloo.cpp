@@ -9,8 +9,7 @@
 #include <mutex>
 
 #include "comm/fork.h"
-#include "comm/process/bounded.h"
-#include "comm/process/rendezvous.h"
+#include "comm/process/connect.h"
 
 namespace tessera::detail {
 
@@ -54,18 +53,7 @@ Device shared_device(bool one_network) {
 
 c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupRequest& request) {
   const auto& host = request.host;
-  const auto meeting = within<Meeting>(
-      request.timeout + std::chrono::milliseconds(500),
-      [request, text = host.boot + " " + host.network] {
-        return meet(
-            request.store,
-            request.ranks,
-            static_cast<size_t>(request.coordinate),
-            text,
-            request.timeout);
-      });
-  TORCH_CHECK(
-      meeting.missing.empty(), name_ranks(meeting.missing), " did not come");
+  const auto meeting = meet_group(request, host.boot + " " + host.network);
   const bool one_network = std::all_of(
       meeting.texts.begin(), meeting.texts.end(), [&](const auto& text) {
         return text == meeting.texts[0];

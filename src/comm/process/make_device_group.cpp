@@ -6,9 +6,8 @@
 #include <set>
 
 #include "comm/errors.h"
-#include "comm/process/bounded.h"
+#include "comm/process/connect.h"
 #include "comm/process/device_group.h"
-#include "comm/process/rendezvous.h"
 
 namespace tessera::detail {
 
@@ -22,17 +21,7 @@ struct GpuMeeting {
 
 // `gpu` is the name of this rank's; "" if it can use none.
 GpuMeeting meet_with_gpus(const GroupRequest& request, const std::string& gpu) {
-  const auto meeting = within<Meeting>(
-      request.timeout + std::chrono::milliseconds(500), [request, gpu] {
-        return meet(
-            request.store,
-            request.ranks,
-            static_cast<size_t>(request.coordinate),
-            gpu,
-            request.timeout);
-      });
-  TORCH_CHECK(
-      meeting.missing.empty(), name_ranks(meeting.missing), " did not come");
+  const auto meeting = meet_group(request, gpu);
   const std::set<std::string> gpus(meeting.texts.begin(), meeting.texts.end());
   if (gpus.contains("")) {
     return {

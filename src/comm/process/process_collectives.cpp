@@ -12,7 +12,7 @@
 #include "comm/blocking_scope.h"
 #include "comm/counting.h"
 #include "comm/errors.h"
-#include "comm/process/exchange.h"
+#include "comm/process/messages.h"
 #include "comm/result.h"
 #include "comm/result_memory.h"
 
@@ -28,10 +28,6 @@ at::Tensor on_host(const at::Tensor& shard) {
 // A result back on the device of the shard it came from.
 Shards deliver(const at::Tensor& out, const at::Tensor& shard) {
   return {out.device() == shard.device() ? out : out.to(shard.device())};
-}
-
-int64_t bytes_of(const at::Tensor& shard) {
-  return static_cast<int64_t>(shard.nbytes());
 }
 
 // Bytes of the tensor whose slices along `dim` the ranks have.
@@ -50,12 +46,12 @@ class ReceivedSlices {
   // Starts to receive the slice of every other rank, straight into `out` where
   // its memory allows it.
   ReceivedSlices(
-      Exchange& exchange,
+      Messages& messages,
       const Group& group,
       const at::Tensor& out,
       int64_t dim,
       const Parts& parts)
-      : exchange_(exchange) {
+      : messages_(messages) {
     const int64_t n = group.size();
     const bool direct = outermost(out.sizes(), dim);
     for (int64_t step = 1; step < n; ++step) {
@@ -63,7 +59,7 @@ class ReceivedSlices {
       auto slice = out.narrow(dim, offset(parts, c), parts[c]);
       auto memory =
           direct ? slice : empty_result(slice.sizes(), slice.options());
-      const auto receipt = exchange.receive(c, memory);
+      const auto receipt = messages.receive(c, memory);
       arriving_.push_back({receipt, std::move(slice), std::move(memory)});
     }
   }
@@ -71,21 +67,53 @@ class ReceivedSlices {
   // Waits for all of them and puts those in place that came elsewhere.
   void finish() {
     for (auto& [receipt, slice, memory] : arriving_) {
-      exchange_.wait(receipt);
+      messages_.wait(receipt);
       if (!slice.is_same(memory)) slice.copy_(memory);
     }
   }
 
  private:
   struct Arriving {
-    Exchange::Receipt receipt;
+    Messages::Receipt receipt;
     at::Tensor slice;
     at::Tensor memory;
   };
 
-  Exchange& exchange_;
+  Messages& messages_;
   c10::SmallVector<Arriving, 8> arriving_;
 };
+
+// A tensor in slices along a dimension, one a rank.
+struct SlicedTensor {
+  const at::Tensor& tensor;
+  int64_t dim;
+  const Parts& parts;
+
+  at::Tensor slice(int64_t c) const {
+    return tensor.narrow(dim, offset(parts, c), parts[c]);
+  }
+};
+
+// Sends each rank its slice of `sent`, and fills `received` with what comes.
+void swap_slices(
+    Group& group,
+    const Call& call,
+    const SlicedTensor& sent,
+    const SlicedTensor& received) {
+  const int64_t n = group.size();
+  const int64_t me = group.coordinate();
+  Messages messages(group, call);
+  ReceivedSlices slices(
+      messages, group, received.tensor, received.dim, received.parts);
+  for (int64_t step = 1; step < n; ++step) {
+    const int64_t c = (me + step) % n;
+    // Sent as soon as it is packed: the next is packed meanwhile.
+    messages.send(c, packed(sent.slice(c)));
+  }
+  received.slice(me).copy_(sent.slice(me));
+  slices.finish();
+  messages.finish();
+}
 
 }  // namespace
 
@@ -108,9 +136,8 @@ class ProcessCollectives::Running {
 
 Shards ProcessCollectives::do_all_reduce(
     MeshDim at, ShardsRef in, ReduceOp op) {
-  Call call = this->call(CollectiveKind::AllReduce, at);
+  Call call = this->call(CollectiveKind::AllReduce, at, in[0]);
   call.reduction = static_cast<uint8_t>(op);
-  call.bytes = bytes_of(in[0]);
   if (auto* const device = device_group(at, call, in[0])) {
     return {device->all_reduce(call, in[0], op)};
   }
@@ -124,7 +151,7 @@ Shards ProcessCollectives::do_all_reduce(
 
 Shards ProcessCollectives::do_all_gather(
     MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) {
-  Call call = this->call(CollectiveKind::AllGather, at);
+  Call call = this->call(CollectiveKind::AllGather, at, in[0]);
   call.bytes = gathered_bytes(in[0], dim, parts[0]);
   if (auto* const device = device_group(at, call, in[0])) {
     return {device->all_gather(call, in[0], dim, parts[0])};
@@ -134,21 +161,20 @@ Shards ProcessCollectives::do_all_gather(
   const int64_t me = group.coordinate();
   const at::Tensor shard = on_host(in[0]);
   const at::Tensor out = empty_resized(shard, dim, total(parts[0]));
-  Exchange exchange(group, call);
-  ReceivedSlices slices(exchange, group, out, dim, parts[0]);
+  Messages messages(group, call);
+  ReceivedSlices slices(messages, group, out, dim, parts[0]);
   const at::Tensor mine = packed(shard);
-  exchange.send_to_all(mine);
+  messages.send_to_all(mine);
   out.narrow(dim, offset(parts[0], me), parts[0][me]).copy_(mine);
   slices.finish();
-  exchange.finish();
+  messages.finish();
   return deliver(out, in[0]);
 }
 
 Shards ProcessCollectives::do_reduce_scatter(
     MeshDim at, ShardsRef in, int64_t dim, PartsRef parts, ReduceOp op) {
-  Call call = this->call(CollectiveKind::ReduceScatter, at);
+  Call call = this->call(CollectiveKind::ReduceScatter, at, in[0]);
   call.reduction = static_cast<uint8_t>(op);
-  call.bytes = bytes_of(in[0]);
   if (auto* const device = device_group(at, call, in[0])) {
     return {device->reduce_scatter(call, in[0], dim, parts[0], op)};
   }
@@ -170,62 +196,49 @@ Shards ProcessCollectives::do_reduce_scatter(
 
 Shards ProcessCollectives::do_all_to_all(
     MeshDim at, ShardsRef in, const SplitDim& split, const SplitDim& concat) {
-  Call call = this->call(CollectiveKind::AllToAll, at);
-  call.bytes = bytes_of(in[0]);
+  const Call call = this->call(CollectiveKind::AllToAll, at, in[0]);
   if (auto* const device = device_group(at, call, in[0])) {
     return {device->all_to_all(
         call, in[0], split.dim, split.parts[0], concat.dim, concat.parts[0])};
   }
   const Running running(*this, at, call);
-  Group& group = running.group();
+  const int64_t me = running.group().coordinate();
   const Parts& sent = split.parts[0];
   const Parts& received = concat.parts[0];
-  const int64_t n = group.size();
-  const int64_t me = group.coordinate();
   const at::Tensor shard = on_host(in[0]);
   const at::Tensor out =
       empty_exchanged(shard, split.dim, sent[me], concat.dim, total(received));
-  Exchange exchange(group, call);
-  ReceivedSlices slices(exchange, group, out, concat.dim, received);
-  const auto piece = [&](int64_t c) {
-    return shard.narrow(split.dim, offset(sent, c), sent[c]);
-  };
-  for (int64_t step = 1; step < n; ++step) {
-    const int64_t c = (me + step) % n;
-    // Sent as soon as it is packed: the next is packed meanwhile.
-    exchange.send(c, packed(piece(c)));
-  }
-  out.narrow(concat.dim, offset(received, me), received[me]).copy_(piece(me));
-  slices.finish();
-  exchange.finish();
+  swap_slices(
+      running.group(),
+      call,
+      {shard, split.dim, sent},
+      {out, concat.dim, received});
   return deliver(out, in[0]);
 }
 
 Shards ProcessCollectives::do_broadcast(MeshDim at, ShardsRef in) {
-  Call call = this->call(CollectiveKind::Broadcast, at);
-  call.bytes = bytes_of(in[0]);
+  const Call call = this->call(CollectiveKind::Broadcast, at, in[0]);
   if (auto* const device = device_group(at, call, in[0])) {
     return {device->broadcast(call, in[0])};
   }
   const Running running(*this, at, call);
   const at::Tensor shard = on_host(in[0]);
-  Exchange exchange(running.group(), call);
+  Messages messages(running.group(), call);
   at::Tensor out;
   if (running.group().coordinate() == 0) {
     out = fresh_copy(shard);
-    exchange.send_to_all(out);
+    messages.send_to_all(out);
   } else {
     out = empty_result(shard.sizes(), shard.options());
-    exchange.receive(0, out);
+    messages.receive(0, out);
   }
-  exchange.finish();
+  messages.finish();
   return deliver(out, in[0]);
 }
 
 Shards ProcessCollectives::do_scatter(
     MeshDim at, ShardsRef in, int64_t dim, PartsRef parts) {
-  Call call = this->call(CollectiveKind::Scatter, at);
-  call.bytes = bytes_of(in[0]);
+  const Call call = this->call(CollectiveKind::Scatter, at, in[0]);
   if (auto* const device = device_group(at, call, in[0])) {
     return {device->scatter(call, in[0], dim, parts[0])};
   }
@@ -233,48 +246,34 @@ Shards ProcessCollectives::do_scatter(
   Group& group = running.group();
   const int64_t me = group.coordinate();
   const at::Tensor shard = on_host(in[0]);
-  Exchange exchange(group, call);
+  Messages messages(group, call);
   at::Tensor out;
   if (me == 0) {
     int64_t start = parts[0][0];
     for (int64_t c = 1; c < group.size(); ++c) {
-      exchange.send(c, packed(shard.narrow(dim, start, parts[0][c])));
+      messages.send(c, packed(shard.narrow(dim, start, parts[0][c])));
       start += parts[0][c];
     }
     out = fresh_copy(shard.narrow(dim, 0, parts[0][0]));
   } else {
     out = empty_resized(shard, dim, parts[0][me]);
-    exchange.receive(0, out);
+    messages.receive(0, out);
   }
-  exchange.finish();
+  messages.finish();
   return deliver(out, in[0]);
 }
 
 Shards ProcessCollectives::do_all_to_all_rows(
     MeshDim at, ShardsRef in, PartsRef send_rows, PartsRef recv_rows) {
-  Call call = this->call(CollectiveKind::AllToAllRows, at);
-  call.bytes = bytes_of(in[0]);
+  const Call call = this->call(CollectiveKind::AllToAllRows, at, in[0]);
   if (auto* const device = device_group(at, call, in[0])) {
     return {device->all_to_all_rows(call, in[0], send_rows[0], recv_rows[0])};
   }
   const Running running(*this, at, call);
-  Group& group = running.group();
-  const auto& sent = send_rows[0];
-  const auto& received = recv_rows[0];
-  const int64_t n = group.size();
-  const int64_t me = group.coordinate();
   const at::Tensor shard = packed(on_host(in[0]));
-  const at::Tensor out = empty_resized(shard, 0, total(received));
-  Exchange exchange(group, call);
-  ReceivedSlices slices(exchange, group, out, 0, received);
-  for (int64_t step = 1; step < n; ++step) {
-    const int64_t c = (me + step) % n;
-    exchange.send(c, shard.narrow(0, offset(sent, c), sent[c]));
-  }
-  out.narrow(0, offset(received, me), received[me])
-      .copy_(shard.narrow(0, offset(sent, me), sent[me]));
-  slices.finish();
-  exchange.finish();
+  const at::Tensor out = empty_resized(shard, 0, total(recv_rows[0]));
+  swap_slices(
+      running.group(), call, {shard, 0, send_rows[0]}, {out, 0, recv_rows[0]});
   return deliver(out, in[0]);
 }
 
@@ -294,12 +293,12 @@ void ProcessCollectives::do_agree(
   auto* verdict = verdicts.data_ptr<int64_t>();
   verdict[2 * me] = static_cast<int64_t>(local_error.size());
   verdict[2 * me + 1] = static_cast<int64_t>(kind);
-  Exchange exchange(group, call);
+  Messages messages(group, call);
   for (int64_t c = 0; c < n; ++c) {
-    if (c != me) exchange.receive(c, verdicts.select(0, c));
+    if (c != me) messages.receive(c, verdicts.select(0, c));
   }
-  exchange.send_to_all(verdicts.select(0, me));
-  exchange.finish();
+  messages.send_to_all(verdicts.select(0, me));
+  messages.finish();
 
   int64_t first = 0;
   while (first < n && verdict[2 * first] == 0) ++first;
@@ -309,11 +308,11 @@ void ProcessCollectives::do_agree(
   const at::Tensor bytes = at::from_blob(
       text.data(), {static_cast<int64_t>(text.size())}, at::kByte);
   if (first == me) {
-    exchange.send_to_all(bytes);
+    messages.send_to_all(bytes);
   } else {
-    exchange.receive(first, bytes);
+    messages.receive(first, bytes);
   }
-  exchange.finish();
+  messages.finish();
   throw_error(
       static_cast<ErrorKind>(verdict[2 * first + 1]),
       c10::str(text, " (rank ", group.ranks()[first], ")"));
@@ -327,12 +326,12 @@ void ProcessCollectives::barrier() {
   std::iota(key.ranks.begin(), key.ranks.end(), 0);
   const Running running(*this, key, call);
   const at::Tensor signs = at::zeros({n}, at::kByte);
-  Exchange exchange(running.group(), call);
+  Messages messages(running.group(), call);
   for (int64_t c = 0; c < n; ++c) {
-    if (c != launch_.rank) exchange.receive(c, signs.narrow(0, c, 1));
+    if (c != launch_.rank) messages.receive(c, signs.narrow(0, c, 1));
   }
-  exchange.send_to_all(signs.narrow(0, launch_.rank, 1));
-  exchange.finish();
+  messages.send_to_all(signs.narrow(0, launch_.rank, 1));
+  messages.finish();
 }
 
 }  // namespace tessera::detail

@@ -102,7 +102,9 @@ class ProcessCollectives final : public Collectives {
 
   // This rank's group along a mesh dimension.
   static Key key_of(MeshDim at);
-  Call call(CollectiveKind collective, MeshDim at) const;
+  // A call on `shard`, whose bytes it notes.
+  Call call(
+      CollectiveKind collective, MeshDim at, const at::Tensor& shard) const;
   Entry& entry(const Key& key);
   // The group, connected at its first use by its members only.
   Group& group(const Key& key, const Call& call);

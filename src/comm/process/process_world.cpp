@@ -107,8 +107,11 @@ ProcessCollectives::Key ProcessCollectives::key_of(MeshDim at) {
   return key;
 }
 
-Call ProcessCollectives::call(CollectiveKind collective, MeshDim at) const {
-  return {collective, &at.mesh, at.dim, timeout_.load()};
+Call ProcessCollectives::call(
+    CollectiveKind collective, MeshDim at, const at::Tensor& shard) const {
+  Call call{collective, &at.mesh, at.dim, timeout_.load()};
+  call.bytes = static_cast<int64_t>(shard.nbytes());
+  return call;
 }
 
 GroupRequest ProcessCollectives::request(

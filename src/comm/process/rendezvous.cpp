@@ -222,17 +222,17 @@ Meeting meet(
 }
 
 std::vector<std::string> tell_all(
-    c10d::Store& store,
+    const Meeting& meeting,
     const std::string& name,
     size_t me,
     const std::string& text,
-    size_t ranks,
     milliseconds timeout) {
+  c10d::Store& store = *meeting.store;
   const auto key = [&](size_t i) { return name + "/" + std::to_string(i); };
   put(store, key(me), text);
   std::vector<std::string> texts;
   const auto until = Clock::now() + timeout;
-  for (size_t i = 0; i < ranks; ++i) {
+  for (size_t i = 0; i < meeting.texts.size(); ++i) {
     texts.push_back(i == me ? text : hear(store, key(i), left(until)));
   }
   return texts;

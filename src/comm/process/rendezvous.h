@@ -37,11 +37,10 @@ Meeting meet(
 // In a meeting: each rank says another text and gets those of the others.
 // Throws c10::Error if one does not come in time.
 std::vector<std::string> tell_all(
-    c10d::Store& store,
+    const Meeting& meeting,
     const std::string& name,
     size_t me,
     const std::string& text,
-    size_t ranks,
     std::chrono::milliseconds timeout);
 
 // The text of one key, likewise.

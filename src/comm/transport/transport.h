@@ -1,6 +1,6 @@
 // A Transport moves the messages of one group between this rank and some of
 // its peers. There is one for ranks that share memory with this one and one for
-// those reached over sockets; an Exchange uses both alike.
+// those reached over sockets; an Messages uses both alike.
 #pragma once
 
 #include <c10/util/ArrayRef.h>

@@ -1,6 +1,5 @@
 // Maxima of bags on the CPU.
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
 #include <limits>
@@ -141,26 +140,19 @@ void max_bags(
     BagEmpty empty,
     BagMax& out) {
   const int64_t width = weight.size(1);
-  at::parallel_for(
-      0, reader.bags(), reader.grain(width), [&](int64_t begin, int64_t end) {
-        reader.each_run(
-            begin,
-            end,
-            true,
-            [&](int64_t b, int64_t next, const BagEntries& entries) {
-              run_on_lanes(MaxRun<T>{
-                  BagTable<T>(weight),
-                  entries.rows.data(),
-                  entries.places.data(),
-                  entries.ends.data(),
-                  entries.firsts.data(),
-                  next - b,
-                  empty == BagEmpty::kZero
-                      ? T(0)
-                      : -std::numeric_limits<T>::infinity(),
-                  out.values.mutable_data_ptr<T>() + b * width,
-                  out.argmax.mutable_data_ptr<int32_t>() + b * width});
-            });
+  reader.parallel_runs(
+      width, true, [&](int64_t b, int64_t next, const BagEntries& entries) {
+        run_on_lanes(MaxRun<T>{
+            BagTable<T>(weight),
+            entries.rows.data(),
+            entries.places.data(),
+            entries.ends.data(),
+            entries.firsts.data(),
+            next - b,
+            empty == BagEmpty::kZero ? T(0)
+                                     : -std::numeric_limits<T>::infinity(),
+            out.values.mutable_data_ptr<T>() + b * width,
+            out.argmax.mutable_data_ptr<int32_t>() + b * width});
       });
 }
 

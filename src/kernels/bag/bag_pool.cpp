@@ -97,26 +97,20 @@ struct PoolBag {
 template <typename T, typename Out>
 template <int Bytes>
 TESSERA_LANES_INLINE void PoolRun<T, Out>::run() const {
-  const int64_t width = table.width;
-  const int64_t entries = in.bags > 0 ? in.ends[in.bags - 1] : 0;
+  const int64_t entries = in.entries();
   if (entries > 0) {
     table.prefetch_first(in.rows);
   }
   const Lookahead ahead = table.ahead.over(in.rows, entries);
-  int64_t begin = 0;
   for (int64_t b = 0; b < in.bags; ++b) {
-    // A bag without entries divides its zeros by one.
-    const int64_t count =
-        in.counts != nullptr && in.counts[b] > 0 ? in.counts[b] : 1;
     const PoolBag<T, Out, Bytes> bag{
         *this,
-        begin,
+        in.begin_of(b),
         in.ends[b],
-        static_cast<Acc>(count),
-        out + b * width,
+        static_cast<Acc>(in.divisor(b)),
+        out + b * table.width,
         ahead};
-    for_column_blocks<Lanes<Acc, Bytes>::kCount>(width, bag);
-    begin = in.ends[b];
+    for_column_blocks<Lanes<Acc, Bytes>::kCount>(table.width, bag);
   }
 }
 

@@ -1,6 +1,7 @@
 // Reads bags on the CPU: which entries of each bag are rows of this part.
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
@@ -73,6 +74,14 @@ class BagReader {
       read(b, next, with_places, entries);
       body(b, next, std::as_const(entries));
     }
+  }
+
+  // The same for all bags, on as many threads as rows of `width` are worth.
+  template <typename Body>
+  void parallel_runs(int64_t width, bool with_places, const Body& body) const {
+    at::parallel_for(0, bags(), grain(width), [&](int64_t begin, int64_t end) {
+      each_run(begin, end, with_places, body);
+    });
   }
 
   // Throws the c10::IndexError of the first index outside the table, if any

@@ -22,6 +22,18 @@ struct BagRun {
   const BagAcc<T>* scales;  // one for each row, or nullptr
   const int64_t* ends;      // per bag, in `rows`
   const int64_t* counts;    // what to divide by, or nullptr
+
+  TESSERA_LANES_INLINE int64_t entries() const {
+    return bags == 0 ? 0 : ends[bags - 1];
+  }
+  // Where a bag's rows begin.
+  TESSERA_LANES_INLINE int64_t begin_of(int64_t bag) const {
+    return bag == 0 ? 0 : ends[bag - 1];
+  }
+  // What to divide a bag by: one that has no entries divides zeros by one.
+  TESSERA_LANES_INLINE int64_t divisor(int64_t bag) const {
+    return counts != nullptr && counts[bag] > 0 ? counts[bag] : 1;
+  }
 };
 
 // Threads may share it.

@@ -94,24 +94,20 @@ struct StepBag {
 template <typename T>
 template <int Bytes>
 TESSERA_LANES_INLINE void StepRun<T>::run() const {
-  const int64_t width = table.width;
-  if (in.bags > 0 && in.ends[in.bags - 1] > 0) {
-    table.prefetch_first(in.rows);
+  if (in.entries() == 0) {
+    return;
   }
-  int64_t begin = 0;
+  table.prefetch_first(in.rows);
   for (int64_t b = 0; b < in.bags; ++b) {
-    const int64_t count =
-        in.counts != nullptr && in.counts[b] > 0 ? in.counts[b] : 1;
     const StepBag<T, Bytes> bag{
         *this,
-        begin,
+        in.begin_of(b),
         in.ends[b],
-        grad + b * width,
-        rate / static_cast<T>(count)};
-    if (begin < in.ends[b]) {
-      for_column_blocks<Lanes<T, Bytes>::kCount>(width, bag);
+        grad + b * table.width,
+        rate / static_cast<T>(in.divisor(b))};
+    if (bag.begin < bag.end) {
+      for_column_blocks<Lanes<T, Bytes>::kCount>(table.width, bag);
     }
-    begin = in.ends[b];
   }
 }
 

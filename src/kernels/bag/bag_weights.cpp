@@ -1,6 +1,5 @@
 // The gradient of per_sample_weights: a dot product for each entry.
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
 
 #include "kernels/bag/bag_kernels_cpu.h"
@@ -78,25 +77,18 @@ at::Tensor bag_weights_backward_cpu(
   at::Tensor out = at::zeros({reader.indices()}, grad.options());
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "embedding_bag", [&] {
-        at::parallel_for(
-            0,
-            reader.bags(),
-            reader.grain(width),
-            [&](int64_t begin, int64_t end) {
-              reader.each_run(
-                  begin,
-                  end,
-                  true,
-                  [&](int64_t b, int64_t next, const BagEntries& entries) {
-                    run_on_lanes(DotRun<scalar_t>{
-                        BagTable<scalar_t>(weight),
-                        entries.rows.data(),
-                        entries.places.data(),
-                        entries.ends.data(),
-                        next - b,
-                        dense_grad.const_data_ptr<scalar_t>() + b * width,
-                        out.mutable_data_ptr<scalar_t>()});
-                  });
+        reader.parallel_runs(
+            width,
+            true,
+            [&](int64_t b, int64_t next, const BagEntries& entries) {
+              run_on_lanes(DotRun<scalar_t>{
+                  BagTable<scalar_t>(weight),
+                  entries.rows.data(),
+                  entries.places.data(),
+                  entries.ends.data(),
+                  next - b,
+                  dense_grad.const_data_ptr<scalar_t>() + b * width,
+                  out.mutable_data_ptr<scalar_t>()});
             });
       });
   reader.check_range();

@@ -1,9 +1,8 @@
 // The entries of bags, made ready for sorting, and dot products for each.
 #include <algorithm>
 
-#include "kernels/cuda/bag_bounds.cuh"
 #include "kernels/cuda/bag_gradient.h"
-#include "kernels/cuda/lanes.cuh"
+#include "kernels/cuda/bag_rows.cuh"
 
 namespace tessera::detail::cuda {
 
@@ -162,23 +161,8 @@ cudaError_t bag_weights_gradient(
     const Bags& bags,
     const WeightsGradient& weights,
     const Launch& launch) {
-  if (bags.count == 0) {
-    return cudaSuccess;
-  }
-  const auto run = [&](auto kernel, int step) {
-    Lanes lanes = lanes_for(table.width, step);
-    lanes.tiles = 1;
-    kernel<<<grid_for(bags.count, lanes), kThreads, 0, launch.stream>>>(
-        table, bags, weights, lanes, launch.report);
-    return cudaGetLastError();
-  };
-  return with_scalar(table.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    constexpr int kStep = 16 / sizeof(T);
-    const bool words = allows_words<T>(table.data, table.width, table.stride) &&
-                       allows_words<T>(weights.grad, table.width, table.width);
-    return words ? run(dots_kernel<kStep, T>, kStep)
-                 : run(dots_kernel<1, T>, 1);
+  return launch_by_bag(table, bags, weights, launch, [](auto step, auto zero) {
+    return dots_kernel<step(), decltype(zero)>;
   });
 }
 

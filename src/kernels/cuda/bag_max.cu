@@ -77,21 +77,8 @@ cudaError_t max_bags(
     const Bags& bags,
     const BagMaxima& maxima,
     const Launch& launch) {
-  if (bags.count == 0) {
-    return cudaSuccess;
-  }
-  const auto run = [&](auto kernel, int step) {
-    const Lanes lanes = lanes_for(table.width, step);
-    kernel<<<grid_for(bags.count, lanes), kThreads, 0, launch.stream>>>(
-        table, bags, maxima, lanes, launch.report);
-    return cudaGetLastError();
-  };
-  return with_scalar(table.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    constexpr int kStep = 16 / sizeof(T);
-    const bool words = allows_words<T>(table.data, table.width, table.stride) &&
-                       allows_words<T>(maxima.values, table.width, table.width);
-    return words ? run(max_kernel<kStep, T>, kStep) : run(max_kernel<1, T>, 1);
+  return launch_by_bag(table, bags, maxima, launch, [](auto step, auto zero) {
+    return max_kernel<step(), decltype(zero)>;
   });
 }
 

@@ -93,28 +93,16 @@ cudaError_t pool_bags(
     const Bags& bags,
     const BagPool& pool,
     const Launch& launch) {
-  if (bags.count == 0) {
-    return cudaSuccess;
+  if (pool.out_is_float) {
+    return launch_by_bag(table, bags, pool, launch, [](auto step, auto zero) {
+      using T = decltype(zero);
+      using Out = std::conditional_t<sizeof(T) == 2, float, T>;
+      return pool_kernel<step(), T, Out>;
+    });
   }
-  const auto run = [&](auto kernel, int step) {
-    const Lanes lanes = lanes_for(table.width, step);
-    kernel<<<grid_for(bags.count, lanes), kThreads, 0, launch.stream>>>(
-        table, bags, pool, lanes, launch.report);
-    return cudaGetLastError();
-  };
-  return with_scalar(table.dtype, [&](auto zero) {
+  return launch_by_bag(table, bags, pool, launch, [](auto step, auto zero) {
     using T = decltype(zero);
-    constexpr int kStep = 16 / sizeof(T);
-    const bool words = allows_words<T>(table.data, table.width, table.stride) &&
-                       allows_words<T>(pool.out, table.width, table.width);
-    if constexpr (sizeof(T) == 2) {
-      if (pool.out_is_float) {
-        return words ? run(pool_kernel<kStep, T, float>, kStep)
-                     : run(pool_kernel<1, T, float>, 1);
-      }
-    }
-    return words ? run(pool_kernel<kStep, T, T>, kStep)
-                 : run(pool_kernel<1, T, T>, 1);
+    return pool_kernel<step(), T, T>;
   });
 }
 

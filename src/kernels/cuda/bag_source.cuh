@@ -45,51 +45,33 @@ struct ScaledGradient {
   Sum<T> scale;
 };
 
-// Divided by the bag's count; entries are named by their bags.
-template <typename T>
-struct MeanSource {
+// Divided by the bag's count, entries being named by their bags; or times the
+// entry's weight.
+template <typename T, bool kMean>
+struct ScaledSource {
   BagGradients<T> grads;
   const int64_t* counts;
-
-  explicit MeanSource(const BagTerms& terms)
-      : grads(terms), counts(terms.counts) {}
-
-  template <int kStep>
-  __device__ ScaledGradient<T, kStep> fetch(uint32_t bag, int column) const {
-    const int64_t count = counts[bag];
-    return {
-        grads.template fetch<kStep>(bag, column),
-        static_cast<Sum<T>>(count > 0 ? count : 1)};
-  }
-
-  template <int kStep, typename S>
-  __device__ void widen(
-      const ScaledGradient<T, kStep>& fetched, S (&terms)[kStep]) const {
-    cuda::widen(fetched.grad, terms);
-#pragma unroll
-    for (int k = 0; k < kStep; ++k) {
-      terms[k] /= fetched.scale;
-    }
-  }
-};
-
-// Times the entry's weight.
-template <typename T>
-struct WeightedSource {
-  BagGradients<T> grads;
   const int32_t* bags;
   const T* weights;
 
-  explicit WeightedSource(const BagTerms& terms)
+  explicit ScaledSource(const BagTerms& terms)
       : grads(terms),
+        counts(terms.counts),
         bags(terms.bags),
         weights(static_cast<const T*>(terms.weights)) {}
 
   template <int kStep>
-  __device__ ScaledGradient<T, kStep> fetch(uint32_t place, int column) const {
-    return {
-        grads.template fetch<kStep>(bags[place], column),
-        widened(weights[place])};
+  __device__ ScaledGradient<T, kStep> fetch(uint32_t entry, int column) const {
+    if constexpr (kMean) {
+      const int64_t count = counts[entry];
+      return {
+          grads.template fetch<kStep>(entry, column),
+          static_cast<Sum<T>>(count > 0 ? count : 1)};
+    } else {
+      return {
+          grads.template fetch<kStep>(bags[entry], column),
+          widened(weights[entry])};
+    }
   }
 
   template <int kStep, typename S>
@@ -98,7 +80,7 @@ struct WeightedSource {
     cuda::widen(fetched.grad, terms);
 #pragma unroll
     for (int k = 0; k < kStep; ++k) {
-      terms[k] *= fetched.scale;
+      terms[k] = kMean ? terms[k] / fetched.scale : terms[k] * fetched.scale;
     }
   }
 };
@@ -151,8 +133,8 @@ struct MaxSource {
 template <typename T, class F>
 cudaError_t with_source(const BagTerms& terms, F&& f) {
   return terms.argmax != nullptr    ? f(MaxSource<T>(terms))
-         : terms.weights != nullptr ? f(WeightedSource<T>(terms))
-         : terms.counts != nullptr  ? f(MeanSource<T>(terms))
+         : terms.weights != nullptr ? f(ScaledSource<T, false>(terms))
+         : terms.counts != nullptr  ? f(ScaledSource<T, true>(terms))
                                     : f(SumSource<T>(terms));
 }
 

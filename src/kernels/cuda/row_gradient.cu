@@ -27,15 +27,13 @@ struct RowSource {
 
 cudaError_t lookup_gradient(
     const SortedRun& run, const RowTerms& terms, const GradientOut& out) {
-  const int64_t width = terms.width;
   return with_scalar(terms.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const bool words = allows_words<T>(terms.grad, width, width) &&
-                       allows_words<T>(out.data, width, width);
-    const RowSource<T> source{static_cast<const T*>(terms.grad), width};
-    const GradientSink<T> sink{
-        static_cast<T*>(out.data), width, out.numbers, out.mean_of_entries};
-    return sum_rows<T>(words, run, width, source, sink);
+    return write_gradient<T>(
+        run,
+        terms,
+        RowSource<T>{static_cast<const T*>(terms.grad), terms.width},
+        out);
   });
 }
 

@@ -186,13 +186,33 @@ __device__ inline bool find_crossing_run(
 }
 
 template <int kStep, typename S, class Sink>
-__global__ void __launch_bounds__(kThreads) join_runs(
-    Sorted sorted,
-    int64_t width,
-    Lanes lanes,
-    Sink sink,
-    Partials<S> partials,
-    LongRuns long_runs) {
+__device__ void store_run(
+    const Sink& sink,
+    const CrossingRun& run,
+    int64_t column,
+    S (&sums)[kStep]) {
+  sink.store(
+      run.row,
+      static_cast<uint32_t>(run.first),
+      static_cast<uint32_t>(run.past - run.first),
+      static_cast<int>(column),
+      sums);
+}
+
+// What joining runs takes.
+template <typename S, class Sink>
+struct RunJoin {
+  Sorted sorted;
+  int64_t width;
+  Lanes lanes;
+  Sink sink;
+  Partials<S> partials;
+  LongRuns long_runs;
+};
+
+template <int kStep, typename S, class Sink>
+__global__ void __launch_bounds__(kThreads) join_runs(RunJoin<S, Sink> join) {
+  const auto& [sorted, width, lanes, sink, partials, long_runs] = join;
   const int64_t chunk = group_index(lanes);
   const int64_t column = column_of<kStep>(lanes);
   CrossingRun run;
@@ -215,24 +235,15 @@ __global__ void __launch_bounds__(kThreads) join_runs(
     load<kStep>(partials.head(c) + column, terms);
     add_to(sums, terms);
   }
-  sink.store(
-      run.row,
-      static_cast<uint32_t>(run.first),
-      static_cast<uint32_t>(run.past - run.first),
-      static_cast<int>(column),
-      sums);
+  store_run(sink, run, column, sums);
 }
 
 inline constexpr int kLongThreads = 1024;
 
 template <int kStep, typename S, class Sink>
-__global__ void __launch_bounds__(kLongThreads) join_long_runs(
-    Sorted sorted,
-    int64_t width,
-    Lanes lanes,
-    Sink sink,
-    Partials<S> partials,
-    LongRuns long_runs) {
+__global__ void __launch_bounds__(kLongThreads)
+    join_long_runs(RunJoin<S, Sink> join) {
+  const auto& [sorted, width, lanes, sink, partials, long_runs] = join;
   __shared__ S shared[kLongThreads * kStep];
   const int64_t column = column_of<kStep>(lanes);
   const int groups = kLongThreads / lanes.group;
@@ -284,12 +295,7 @@ __global__ void __launch_bounds__(kLongThreads) join_long_runs(
       for (int k = 0; k < kStep; ++k) {
         sums[k] += mine[k];
       }
-      sink.store(
-          run.row,
-          static_cast<uint32_t>(run.first),
-          static_cast<uint32_t>(run.past - run.first),
-          static_cast<int>(column),
-          sums);
+      store_run(sink, run, column, sums);
     }
     __syncthreads();
   }
@@ -321,17 +327,16 @@ cudaError_t run_sums(
   }
   sum_runs<kStep, S><<<grid, kThreads, 0, stream>>>(
       sorted, width, lanes, source, sink, partials);
+  const RunJoin<S, Sink> join{sorted, width, lanes, sink, partials, long_runs};
   if (chunks > 1) {
-    join_runs<kStep, S><<<grid, kThreads, 0, stream>>>(
-        sorted, width, lanes, sink, partials, long_runs);
+    join_runs<kStep><<<grid, kThreads, 0, stream>>>(join);
   }
   if (chunks > kLongRun) {
     // As many blocks as there can be long runs, but no more than fill a device.
     const int64_t most = chunks / kLongRun + 1;
     const dim3 long_grid(
         static_cast<unsigned>(most < 1024 ? most : 1024), lanes.tiles);
-    join_long_runs<kStep, S><<<long_grid, kLongThreads, 0, stream>>>(
-        sorted, width, lanes, sink, partials, long_runs);
+    join_long_runs<kStep><<<long_grid, kLongThreads, 0, stream>>>(join);
   }
   return cudaGetLastError();
 }

@@ -98,4 +98,19 @@ cudaError_t sum_rows(
                      sorted, width, source, sink, scratch, stream);
 }
 
+// The gradient of the rows, of what `source` makes of `grad`.
+template <typename T, class Source>
+cudaError_t write_gradient(
+    const SortedRun& run,
+    const RowTerms& grad,
+    const Source& source,
+    const GradientOut& out) {
+  const int64_t width = grad.width;
+  const bool words = allows_words<T>(grad.grad, width, width) &&
+                     allows_words<T>(out.data, width, width);
+  const GradientSink<T> sink{
+      static_cast<T*>(out.data), width, out.numbers, out.mean_of_entries};
+  return sum_rows<T>(words, run, width, source, sink);
+}
+
 }  // namespace tessera::detail::cuda

@@ -1,4 +1,4 @@
-// An Exchange is the messages of one collective in a group.
+// The messages of one collective in a group.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@ namespace tessera::detail {
 // Both sides know every size: an empty message is not sent. Messages from one
 // rank to another must be received in the order in which they are sent, and
 // their tags must be equal.
-class Exchange {
+class Messages {
  public:
   // A message that is received.
   struct Receipt {
@@ -24,11 +24,11 @@ class Exchange {
 
   // Throws c10::Error if the group, or a peer of it, has failed before.
   // Requires: the group's mutex is held.
-  Exchange(Group& group, const Call& call);
+  Messages(Group& group, const Call& call);
   // Breaks the group off if an exception ends the collective before its time.
-  ~Exchange();
-  Exchange(const Exchange&) = delete;
-  Exchange& operator=(const Exchange&) = delete;
+  ~Messages();
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
 
   // Starts to receive from, or send to, the rank at coordinate `peer`. The
   // tensor is contiguous, in host memory, and must not be touched until the

@@ -1,4 +1,4 @@
-#include "comm/process/exchange.h"
+#include "comm/process/messages.h"
 
 #include <c10/util/Exception.h>
 
@@ -46,7 +46,7 @@ MessageTag next_tag(Group& group, const Call& call) {
 
 }  // namespace
 
-Exchange::Exchange(Group& group, const Call& call)
+Messages::Messages(Group& group, const Call& call)
     : group_(group),
       call_(call),
       tag_(next_tag(group, call)),
@@ -69,37 +69,37 @@ Exchange::Exchange(Group& group, const Call& call)
   }
 }
 
-Exchange::~Exchange() {
+Messages::~Messages() {
   if (group_.error().empty() && !idle()) {
     group_.break_off("an error on this rank has ended a collective");
   }
 }
 
-bool Exchange::idle() const {
+bool Messages::idle() const {
   return std::all_of(
       group_.transports().begin(),
       group_.transports().end(),
       [](const auto& transport) { return transport->idle(); });
 }
 
-MessageTag Exchange::tag(const at::Tensor& tensor) const {
+MessageTag Messages::tag(const at::Tensor& tensor) const {
   MessageTag tag = tag_;
   tag.dtype = tensor.scalar_type();
   tag.bytes = static_cast<int64_t>(tensor.nbytes());
   return tag;
 }
 
-Exchange::Receipt Exchange::receive(int64_t peer, const at::Tensor& into) {
+Messages::Receipt Messages::receive(int64_t peer, const at::Tensor& into) {
   if (into.numel() == 0) return {peer, due_[peer]};
   group_.transport(peer).receive(peer, tag(into), into.mutable_data_ptr());
   return {peer, ++due_[peer]};
 }
 
-void Exchange::send(int64_t peer, const at::Tensor& from) {
+void Messages::send(int64_t peer, const at::Tensor& from) {
   send(c10::ArrayRef<int64_t>(peer), from);
 }
 
-void Exchange::send_to_all(const at::Tensor& from) {
+void Messages::send_to_all(const at::Tensor& from) {
   const int64_t n = group_.size();
   // Each rank begins with the next one, so that not all press the same.
   c10::SmallVector<int64_t, 8> peers;
@@ -113,7 +113,7 @@ void Exchange::send_to_all(const at::Tensor& from) {
   }
 }
 
-void Exchange::send(c10::ArrayRef<int64_t> peers, const at::Tensor& from) {
+void Messages::send(c10::ArrayRef<int64_t> peers, const at::Tensor& from) {
   if (from.numel() == 0 || peers.empty()) return;
   sent_.push_back(from);
   try {
@@ -124,7 +124,7 @@ void Exchange::send(c10::ArrayRef<int64_t> peers, const at::Tensor& from) {
 }
 
 template <typename Done>
-void Exchange::progress_until(Done done) {
+void Messages::progress_until(Done done) {
   const auto deadline = begin_ + call_.timeout;
   const auto& transports = group_.transports();
   try {
@@ -150,18 +150,18 @@ void Exchange::progress_until(Done done) {
   }
 }
 
-void Exchange::wait(const Receipt& receipt) {
+void Messages::wait(const Receipt& receipt) {
   const auto& transport = group_.transport(receipt.peer);
   progress_until(
       [&] { return transport.received(receipt.peer) >= receipt.number; });
 }
 
-void Exchange::finish() {
+void Messages::finish() {
   progress_until([&] { return idle(); });
   sent_.clear();
 }
 
-void Exchange::fail(
+void Messages::fail(
     const std::vector<int64_t>& peers, const std::string& cause) {
   const auto waited = since(begin_);
   const bool late = waited >= call_.timeout;

@@ -1,0 +1,316 @@
+#include "dispatch/execute.h"
+
+#include "comm/async_errors.h"
+#include "comm/comm_event.h"
+#include "dispatch/agreement.h"
+#include "dispatch/implicit_moves.h"
+#include "dispatch/learn_dtypes.h"
+#include "dispatch/run_steps.h"
+#include "dispatch/tensor.h"
+#include "kernels/device_errors.h"
+
+namespace tessera::detail {
+
+namespace {
+
+using torch::jit::Stack;
+
+// Puts a tensor's shard in the place of the tensor itself.
+void take_shard(c10::IValue& value) {
+  if (value.isTensor() && is_dtensor(value.toTensor())) {
+    at::Tensor shard = distributed_meta(value.toTensor()).unchecked_shards()[0];
+    value = std::move(shard);
+  }
+}
+
+// The same for a list of tensors. The caller's list is shared: a new one takes
+// its place.
+void take_shards(c10::IValue& value) {
+  const auto tensors = value.toListRef();
+  c10::impl::GenericList shards(value.toList().elementType());
+  shards.reserve(tensors.size());
+  for (auto element : tensors) {
+    take_shard(element);
+    shards.push_back(std::move(element));
+  }
+  value = shards;
+}
+
+// What the view of `base` that the op returns remembers of it.
+ViewOrigin origin_of(const OpPlan& plan, const c10::IValue& base) {
+  return base.isTensor() && is_dtensor(base.toTensor())
+             ? view_origin(base.toTensor(), plan.copies_view)
+             : ViewOrigin();
+}
+
+// Calls the op on shards. Where it may throw on some ranks and not on others,
+// all of them throw.
+template <typename Calls>
+void run_locally(const OpInfo& op, const OpPlan& plan, const Calls& calls) {
+  if (plan.agrees) {
+    const CommCauseGuard cause(op.name, plan.inputs);
+    run_agreed(plan.mesh, op.name, calls);
+  } else {
+    calls();
+  }
+}
+
+// Results lie in memory as their spec says, or a view of it would be none of
+// the shards. Kernels give them so, but for some of which only the sizes are
+// known beforehand.
+void keep_planned_strides(
+    at::Tensor& shard, const OpPlan& plan, size_t output) {
+  const bool strided = shard.layout() == at::kStrided;
+  if (strided && !(plan.contiguous[output] && shard.is_contiguous())) {
+    shard = with_strides_of(*plan.outputs[output], std::move(shard));
+  }
+}
+
+// The common case: one shard lives here, it has the placement that the op
+// wants, the op returns no list. The arguments are exchanged for their shards
+// where they stand.
+void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
+  const size_t first = stack.size() - op.args.size();
+  c10::SmallVector<c10::IValue, 2> originals;
+  ViewOrigin origin;
+  if (op.writes || op.is_view) {
+    for (const auto& ret : op.returns) {
+      if (ret.kind == ReturnInfo::Kind::Written) {
+        originals.push_back(stack[first + ret.argument]);
+      } else if (ret.kind == ReturnInfo::Kind::View) {
+        origin = origin_of(plan, stack[first + ret.argument]);
+      }
+    }
+  }
+  for (const auto& slot : plan.slots) {
+    if (slot.element < 0) {
+      take_shard(stack[first + slot.argument]);
+    } else if (slot.element == 0) {
+      take_shards(stack[first + slot.argument]);
+    }
+  }
+  if (!plan.local_arguments.empty()) {
+    for (const auto& [index, value] : plan.local_arguments[0]) {
+      stack[first + index] = value;
+    }
+  }
+  run_locally(op, plan, [&] { op.handle.callBoxed(&stack); });
+
+  size_t next_output = 0;
+  size_t next_original = 0;
+  for (size_t r = 0; r < op.returns.size(); ++r) {
+    auto& value = stack[first + r];
+    switch (op.returns[r].kind) {
+      case ReturnInfo::Kind::NotATensor:
+        break;
+      case ReturnInfo::Kind::Written:
+        value = std::move(originals[next_original++]);
+        break;
+      case ReturnInfo::Kind::Fresh:
+      case ReturnInfo::Kind::View: {
+        const size_t output = next_output++;
+        auto& spec = plan.outputs[output];
+        if (spec != nullptr && value.toTensor().defined()) {
+          auto shard = std::move(value).toTensor();
+          if (plan.dtypes_unknown) {
+            spec = spec->with(shard.scalar_type());
+          }
+          if (op.returns[r].kind == ReturnInfo::Kind::Fresh) {
+            keep_planned_strides(shard, plan, output);
+          }
+          value = make_distributed(spec, std::move(shard), origin);
+        }
+        break;
+      }
+    }
+  }
+  plan.dtypes_unknown = false;
+}
+
+// The shards of each of the call's tensors, redistributed where the plan says.
+std::vector<Shards> arranged_shards(
+    const OpInfo& op, const OpPlan& plan, const CallTensors& call) {
+  std::vector<Shards> shards(call.tensors.size());
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const auto& tensor = call.tensors[i];
+    if (is_dtensor(tensor)) {
+      shards[i] = current_shards(tensor);
+    } else if (tensor.defined()) {
+      shards[i] = replicated_shards(plan.mesh, tensor);
+    }
+  }
+  if (!plan.redistributions.empty()) {
+    CommCauseGuard cause(op.name, plan.inputs);
+    for (const auto& [i, from, steps] : plan.redistributions) {
+      check_implicit_move(op, plan.slots[i].argument, *from, *steps);
+    }
+    for (const auto& [i, from, steps] : plan.redistributions) {
+      shards[i] = run_steps(
+          plan.mesh, from->sizes, *steps, std::move(shards[i]), plan.slices);
+    }
+  }
+  return shards;
+}
+
+// Results of the local calls, by result and by shard; lists laid out flat.
+class Results {
+ public:
+  Results(const OpInfo& op, const OpPlan& plan)
+      : op_(op), shards_(plan.outputs.size()), plain_(op.returns.size()) {}
+
+  // Takes one local call's results from the stack.
+  void take(Stack& stack) {
+    size_t next = 0;
+    for (size_t r = 0; r < op_.returns.size(); ++r) {
+      auto& value = stack[r];
+      const auto& info = op_.returns[r];
+      if (info.kind == ReturnInfo::Kind::NotATensor) {
+        plain_[r] = std::move(value);
+      } else if (info.kind == ReturnInfo::Kind::Written) {
+        continue;
+      } else if (info.is_list) {
+        for (const auto& element : value.toListRef()) {
+          shards_[next++].push_back(element.toTensor());
+        }
+      } else {
+        shards_[next++].push_back(std::move(value).toTensor());
+      }
+    }
+  }
+
+  // Takes results without data for `position`.
+  void take_empty(const OpPlan& plan, int64_t position) {
+    for (size_t i = 0; i < plan.outputs.size(); ++i) {
+      const auto& spec = plan.outputs[i];
+      shards_[i].push_back(
+          spec == nullptr ? at::Tensor()
+                          : empty_shard(*spec, position, c10::kMeta));
+    }
+  }
+
+  // The distributed results, in the order of the schema.
+  Stack wrap(
+      OpPlan& plan, c10::ArrayRef<c10::IValue> args, const ViewOrigin& origin) {
+    Stack results;
+    size_t next = 0;
+    for (size_t r = 0; r < op_.returns.size(); ++r) {
+      const auto& info = op_.returns[r];
+      if (info.kind == ReturnInfo::Kind::NotATensor) {
+        TORCH_CHECK(
+            !plan.mesh.local_positions().empty(),
+            "[",
+            op_.display_name,
+            "] this rank is outside the mesh ",
+            plan.mesh.str(),
+            " and holds no value");
+        results.push_back(std::move(plain_[r]));
+      } else if (info.kind == ReturnInfo::Kind::Written) {
+        results.push_back(args[info.argument]);
+      } else if (info.is_list) {
+        c10::List<at::Tensor> list;
+        // A list return is the op's only one: it takes all specs there are.
+        while (next < plan.outputs.size()) {
+          list.push_back(wrap_one(plan, next++, origin));
+        }
+        results.emplace_back(std::move(list));
+      } else {
+        results.emplace_back(wrap_one(plan, next++, origin));
+      }
+    }
+    return results;
+  }
+
+ private:
+  at::Tensor wrap_one(OpPlan& plan, size_t index, const ViewOrigin& origin) {
+    auto& spec = plan.outputs[index];
+    auto& shards = shards_[index];
+    // A rule gives every result a shape, also one that a mask leaves out.
+    if (spec == nullptr || (!shards.empty() && !shards[0].defined())) {
+      return {};
+    }
+    if (plan.dtypes_unknown && !shards.empty()) {
+      spec = spec->with(shards[0].scalar_type());
+    }
+    if (!op_.is_view) {
+      for (auto& shard : shards) {
+        keep_planned_strides(shard, plan, index);
+      }
+    }
+    return make_distributed(spec, std::move(shards), origin);
+  }
+
+  const OpInfo& op_;
+  std::vector<Shards> shards_;
+  std::vector<c10::IValue> plain_;
+};
+
+// Any number of shards, redistributions and lists.
+void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
+  const Stack args(stack.end() - op.args.size(), stack.end());
+  stack.resize(stack.size() - op.args.size());
+  const auto call = call_tensors(op, args);
+  const auto shards = arranged_shards(op, plan, call);
+
+  ViewOrigin origin;
+  for (const auto& ret : op.returns) {
+    if (ret.kind == ReturnInfo::Kind::View) {
+      origin = origin_of(plan, args[ret.argument]);
+    }
+  }
+
+  Results results(op, plan);
+  Stack local;
+  std::vector<at::Tensor> tensors(call.tensors.size());
+  const size_t count = plan.mesh.local_positions().size();
+  if (plan.dtypes_unknown && (count == 0 || plan.without_data)) {
+    learn_dtypes(op, plan, args, call);
+  }
+  const auto call_on_shard = [&](size_t k) {
+    local.assign(args.begin(), args.end());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      tensors[i] = shards[i].empty() ? at::Tensor() : shards[i][k];
+    }
+    put_tensors(local, plan.slots, tensors);
+    if (!plan.local_arguments.empty()) {
+      for (const auto& [index, value] : plan.local_arguments[k]) {
+        local[index] = value;
+      }
+    }
+    op.handle.callBoxed(&local);
+    results.take(local);
+  };
+  if (plan.without_data) {
+    for (const int64_t position : plan.mesh.local_positions()) {
+      results.take_empty(plan, position);
+    }
+  } else {
+    run_locally(op, plan, [&] {
+      for (size_t k = 0; k < count; ++k) {
+        call_on_shard(k);
+      }
+    });
+  }
+  for (auto& value : results.wrap(plan, args, origin)) {
+    stack.push_back(std::move(value));
+  }
+  plan.dtypes_unknown = false;
+}
+
+}  // namespace
+
+void raise_errors_of_devices() {
+  raise_device_errors();
+  raise_async_errors();
+}
+
+void execute(const OpInfo& op, OpPlan& plan, Stack& stack) {
+  if (plan.mesh.local_positions().size() == 1 && plan.redistributions.empty() &&
+      !op.returns_list && !plan.without_data) {
+    run_on_one_shard(op, plan, stack);
+  } else {
+    run_on_shards(op, plan, stack);
+  }
+  raise_errors_of_devices();
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,20 @@
+// Carrying out a planned call on the shards.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "dispatch/op_info.h"
+#include "dispatch/op_plan.h"
+
+namespace tessera::detail {
+
+// Takes the op's arguments from the stack, runs the plan (its redistributions,
+// and the op on each local shard), and leaves the results there. Communicates
+// as the plan says. The plan learns the dtypes that it does not know.
+void execute(const OpInfo& op, OpPlan& plan, torch::jit::Stack& stack);
+
+// Raises what kernels and collectives on a GPU have met by now; behind an op
+// that waits for the device, all of it.
+void raise_errors_of_devices();
+
+}  // namespace tessera::detail
