@@ -261,12 +261,12 @@ at::Tensor from_uneven(
   auto spec = Spec::make(
       mesh,
       placements,
-      joined_shape(mesh, placements, shapes),
+      joined_shape({mesh, placements, shapes}),
       checked.spec->dtype);
   if (options.run_check) {
     adopt_first_replicas(locals, checked.one_for_all, *spec);
   }
-  const auto steps = plan_rows(mesh, placements, shapes);
+  const auto steps = plan_rows({mesh, placements, shapes});
   if (!steps.empty()) {
     return from_shards(
         std::move(spec), move_rows(mesh, steps, locals), /*shared=*/false);

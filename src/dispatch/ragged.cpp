@@ -375,11 +375,8 @@ std::vector<at::Tensor> carry_out(
 
 // Calls f(dim, owners, rows of each owner) for each tensor dimension.
 template <typename F>
-void for_each_dim(
-    const DeviceMesh& mesh,
-    PlacementsRef placements,
-    c10::ArrayRef<Sizes> shapes,
-    const F& f) {
+void for_each_dim(const RaggedShapes& parts, const F& f) {
+  const auto& [mesh, placements, shapes] = parts;
   for (int64_t d = 0; d < static_cast<int64_t>(shapes[0].size()); ++d) {
     const Owners owners(mesh, placements, d);
     f(d, owners, rows_of_owners(mesh, placements, owners, shapes, d));
@@ -420,36 +417,26 @@ std::vector<Sizes> gather_shapes(const DeviceMesh& mesh, ShardsRef locals) {
   return shapes;
 }
 
-Sizes joined_shape(
-    const DeviceMesh& mesh,
-    PlacementsRef placements,
-    c10::ArrayRef<Sizes> shapes) {
+Sizes joined_shape(const RaggedShapes& parts) {
   Sizes joined;
-  for_each_dim(
-      mesh,
-      placements,
-      shapes,
-      [&](int64_t /*dim*/, const Owners&, const auto& rows) {
-        joined.push_back(std::accumulate(rows.begin(), rows.end(), int64_t{0}));
-      });
+  for_each_dim(parts, [&](int64_t, const Owners&, const auto& rows) {
+    joined.push_back(std::accumulate(rows.begin(), rows.end(), int64_t{0}));
+  });
   return joined;
 }
 
-RowSteps plan_rows(
-    const DeviceMesh& mesh,
-    PlacementsRef placements,
-    c10::ArrayRef<Sizes> shapes) {
+RowSteps plan_rows(const RaggedShapes& parts) {
   RowSteps steps;
   const auto plan_dim = [&](int64_t d, const Owners& owners, auto rows) {
     Journey journey(owners, std::move(rows));
     for (size_t i = owners.mesh_dims().size(); i-- > 0;) {
       const auto parcels = journey.advance(i);
       if (!all_stay(owners, i, parcels)) {
-        steps.push_back(step_of(mesh, d, owners, i, parcels));
+        steps.push_back(step_of(parts.mesh, d, owners, i, parcels));
       }
     }
   };
-  for_each_dim(mesh, placements, shapes, plan_dim);
+  for_each_dim(parts, plan_dim);
   return steps;
 }
 

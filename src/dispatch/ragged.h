@@ -20,13 +20,17 @@ namespace tessera::detail {
 // Throws c10::ValueError if simulated slices of a mesh hold different shapes.
 std::vector<Sizes> gather_shapes(const DeviceMesh& mesh, ShardsRef locals);
 
+// Parts of a tensor, and gather_shapes' of them.
+struct RaggedShapes {
+  const DeviceMesh& mesh;
+  PlacementsRef placements;
+  c10::ArrayRef<Sizes> shapes;
+};
+
 // The shape of the tensor whose parts, in the order of the ranks, have these
 // shapes. Throws c10::ValueError where the parts differ in a dimension that is
 // not sharded, or ranks that share a part of it disagree on its size.
-Sizes joined_shape(
-    const DeviceMesh& mesh,
-    PlacementsRef placements,
-    c10::ArrayRef<Sizes> shapes);
+Sizes joined_shape(const RaggedShapes& parts);
 
 // Rows that move between the ranks of the groups along one mesh dimension.
 struct RowStep {
@@ -42,10 +46,7 @@ struct RowStep {
 using RowSteps = std::vector<RowStep>;
 
 // What makes parts of these shapes torch.chunk's. Empty where they are.
-RowSteps plan_rows(
-    const DeviceMesh& mesh,
-    PlacementsRef placements,
-    c10::ArrayRef<Sizes> shapes);
+RowSteps plan_rows(const RaggedShapes& parts);
 
 // Carries the steps out. Differentiable; the results are contiguous.
 // Communicates, and so does the backward pass.

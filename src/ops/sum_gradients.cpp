@@ -18,8 +18,6 @@ namespace tessera::detail {
 
 namespace {
 
-using Dtype = std::optional<at::ScalarType>;
-
 bool is_recorded(const at::Tensor& tensor) {
   return (at::GradMode::is_enabled() && tensor.requires_grad()) ||
          tensor._fw_grad(/*level=*/0).defined();
@@ -34,51 +32,29 @@ bool wants_layout(const at::Tensor& tensor) {
 }
 
 // ATen's own formula, of an input that sees to its gradient's layout.
+template <class Op, class Schema = typename Op::schema>
+struct Recorded;
+
 template <class Op, class... Args>
-at::Tensor recorded(
-    c10::DispatchKeySet keys, const at::Tensor& self, Args... args) {
-  if (!is_recorded(self)) {
-    return Op::redispatch(keys & c10::after_autograd_keyset, self, args...);
+struct Recorded<Op, at::Tensor(const at::Tensor&, Args...)> {
+  static at::Tensor call(
+      c10::DispatchKeySet keys, const at::Tensor& self, Args... args) {
+    if (!is_recorded(self)) {
+      return Op::redispatch(keys & c10::after_autograd_keyset, self, args...);
+    }
+    return by_formula<Op>(
+        keys, wants_layout(self) ? with_grad_in_layout(self) : self, args...);
   }
-  return by_formula<Op>(
-      keys, wants_layout(self) ? with_grad_in_layout(self) : self, args...);
-}
-
-at::Tensor recorded_sum(
-    c10::DispatchKeySet keys, const at::Tensor& self, Dtype dtype) {
-  return recorded<at::_ops::sum>(keys, self, dtype);
-}
-
-at::Tensor recorded_sum_dim(
-    c10::DispatchKeySet keys,
-    const at::Tensor& self,
-    at::OptionalIntArrayRef dim,
-    bool keepdim,
-    Dtype dtype) {
-  return recorded<at::_ops::sum_dim_IntList>(keys, self, dim, keepdim, dtype);
-}
-
-at::Tensor recorded_mean(
-    c10::DispatchKeySet keys, const at::Tensor& self, Dtype dtype) {
-  return recorded<at::_ops::mean>(keys, self, dtype);
-}
-
-at::Tensor recorded_mean_dim(
-    c10::DispatchKeySet keys,
-    const at::Tensor& self,
-    at::OptionalIntArrayRef dim,
-    bool keepdim,
-    Dtype dtype) {
-  return recorded<at::_ops::mean_dim>(keys, self, dim, keepdim, dtype);
-}
+};
 
 }  // namespace
 
 void register_sum_gradients(OpRegistry& ops) {
-  ops.above_autograd("sum", TORCH_FN(recorded_sum));
-  ops.above_autograd("sum.dim_IntList", TORCH_FN(recorded_sum_dim));
-  ops.above_autograd("mean", TORCH_FN(recorded_mean));
-  ops.above_autograd("mean.dim", TORCH_FN(recorded_mean_dim));
+  ops.above_autograd("sum", TORCH_FN(Recorded<at::_ops::sum>::call));
+  ops.above_autograd(
+      "sum.dim_IntList", TORCH_FN(Recorded<at::_ops::sum_dim_IntList>::call));
+  ops.above_autograd("mean", TORCH_FN(Recorded<at::_ops::mean>::call));
+  ops.above_autograd("mean.dim", TORCH_FN(Recorded<at::_ops::mean_dim>::call));
 }
 
 }  // namespace tessera::detail

@@ -27,20 +27,13 @@ struct Shapes {
   }
 };
 
-// The arguments of a forward call; `mask` is the index of the mask or -1.
-Shapes forward_shapes(const OpCall& call, int mask) {
+// `query` is the index of the query, which key and value follow; `mask` that of
+// the mask, or -1.
+Shapes shapes_of(const OpCall& call, int query, int mask) {
   return {
-      call.tensor(0),
-      call.tensor(1),
-      call.tensor(2),
-      mask < 0 ? nullptr : &call.tensor(mask)};
-}
-
-Shapes backward_shapes(const OpCall& call, int mask) {
-  return {
-      call.tensor(1),
-      call.tensor(2),
-      call.tensor(3),
+      call.tensor(query),
+      call.tensor(query + 1),
+      call.tensor(query + 2),
       mask < 0 ? nullptr : &call.tensor(mask)};
 }
 
@@ -84,6 +77,32 @@ void add_linear(Rows& rows, const OpCall& call, size_t input, size_t outputs) {
 // memory-efficient kernel it has more rows than the query, a multiple of 32.
 enum class Logsumexp { kByRow, kPadded };
 
+// Rows of samples, of heads and, where they do not depend on each other, of
+// queries; row_for(dimension, placement of the keys) gives each.
+template <typename RowFor>
+Rows sharded_rows(
+    const OpCall& call,
+    const Shapes& shapes,
+    Logsumexp logsumexp,
+    const RowFor& row_for) {
+  if (shapes.query.dim() != 4) {
+    return {};
+  }
+  Rows rows{row_for(0, S(0)), row_for(1, S(1))};
+  if (rows_apart(call) && logsumexp == Logsumexp::kByRow) {
+    rows.push_back(row_for(2, R));
+  }
+  return rows;
+}
+
+Rows with_linear_rows(
+    const OpCall& call, Rows rows, size_t input, size_t outputs) {
+  if (!rows.empty()) {
+    add_linear(rows, call, input, outputs);
+  }
+  return rows;
+}
+
 // (query, key, value, mask?) -> (output, logsumexp, others...)
 struct ForwardArgs {
   int mask;  // -1 for none
@@ -93,8 +112,8 @@ struct ForwardArgs {
 Rows attention_rows(const OpCall& call, ForwardArgs args) {
   check_dropout(call);
   const int mask = args.mask;
-  const auto shapes = forward_shapes(call, mask);
-  const auto add = [&](Rows& rows, int64_t dim, const Placement& keys) {
+  const auto shapes = shapes_of(call, 0, mask);
+  const auto row_for = [&](int64_t dim, const Placement& keys) {
     Row row({}, {}, attention_needs(shapes, dim));
     row.inputs.assign(call.tensor_count(), R);
     row.outputs.assign(call.schema().returns().size(), R);
@@ -104,19 +123,10 @@ Rows attention_rows(const OpCall& call, ForwardArgs args) {
       row.inputs[mask] = shapes.mask_placement(dim);
     }
     row.outputs[0] = row.outputs[1] = S(dim);
-    rows.push_back(std::move(row));
+    return row;
   };
-  Rows rows;
-  if (shapes.query.dim() != 4) {
-    return rows;
-  }
-  add(rows, 0, S(0));
-  add(rows, 1, S(1));
-  if (rows_apart(call) && args.logsumexp_rows == Logsumexp::kByRow) {
-    add(rows, 2, R);
-  }
-  add_linear(rows, call, 2, 1);
-  return rows;
+  return with_linear_rows(
+      call, sharded_rows(call, shapes, args.logsumexp_rows, row_for), 2, 1);
 }
 
 // (grad, query, key, value, [mask,] output, logsumexp, others..., [mask]) ->
@@ -130,9 +140,9 @@ struct BackwardArgs {
 
 Rows attention_backward_rows(const OpCall& call, BackwardArgs args) {
   check_dropout(call);
-  const auto shapes = backward_shapes(call, args.mask);
+  const auto shapes = shapes_of(call, 1, args.mask);
   const Placement sum = P(ReduceOp::Sum);
-  const auto add = [&](Rows& rows, int64_t dim, const Placement& keys) {
+  const auto row_for = [&](int64_t dim, const Placement& keys) {
     Row row({}, {}, attention_needs(shapes, dim));
     row.inputs.assign(call.tensor_count(), R);
     row.inputs[0] = row.inputs[1] = S(dim);
@@ -147,19 +157,13 @@ Rows attention_backward_rows(const OpCall& call, BackwardArgs args) {
       const auto mask = shapes.mask_placement(dim);
       row.outputs.push_back(mask == R ? sum : mask);
     }
-    rows.push_back(std::move(row));
+    return row;
   };
-  Rows rows;
-  if (shapes.query.dim() != 4) {
-    return rows;
-  }
-  add(rows, 0, S(0));
-  add(rows, 1, S(1));
-  if (rows_apart(call) && args.logsumexp_rows == Logsumexp::kByRow) {
-    add(rows, 2, R);
-  }
-  add_linear(rows, call, 0, call.schema().returns().size());
-  return rows;
+  return with_linear_rows(
+      call,
+      sharded_rows(call, shapes, args.logsumexp_rows, row_for),
+      0,
+      call.schema().returns().size());
 }
 
 Sizes output_size(const OpCall& call) {

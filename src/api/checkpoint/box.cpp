@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "tessera/shard_math.h"
+
 namespace tessera::detail {
 
 std::string Box::str() const {
@@ -17,6 +19,17 @@ std::string Box::str() const {
     out += std::to_string(begin[d]) + ":" + std::to_string(end);
   }
   return out + "]";
+}
+
+Box box_of(const Spec& spec, int64_t position) {
+  Box box;
+  for (int64_t d = 0; d < spec.dim(); ++d) {
+    const auto range =
+        local_range(spec.sizes[d], d, spec.mesh, spec.placements, position);
+    box.begin.push_back(range.begin);
+    box.size.push_back(range.size);
+  }
+  return box;
 }
 
 Box whole_box(SizesRef shape) {

@@ -30,6 +30,8 @@ struct Box {
 
 // The whole of a tensor.
 Box whole_box(SizesRef shape);
+// What a position of the mesh holds.
+Box box_of(const Spec& spec, int64_t position);
 // What both have. Requires: they have as many dimensions. Its size is 0 in some
 // dimension where there is nothing.
 Box intersection(const Box& a, const Box& b);

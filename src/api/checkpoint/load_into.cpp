@@ -64,17 +64,6 @@ void check_fits(
       " was saved");
 }
 
-Box box_of(const Spec& spec, int64_t position) {
-  Box box;
-  for (int64_t d = 0; d < spec.dim(); ++d) {
-    const auto range =
-        local_range(spec.sizes[d], d, spec.mesh, spec.placements, position);
-    box.begin.push_back(range.begin);
-    box.size.push_back(range.size);
-  }
-  return box;
-}
-
 std::vector<Destination> plain_destination(
     const at::Tensor& tensor, const Together* together) {
   Destination out{tensor.detach(), whole_box(tensor.sizes()), {}, 0};

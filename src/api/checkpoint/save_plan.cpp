@@ -20,17 +20,6 @@ constexpr int64_t kPage = 4096;
 // A box that many ranks hold is cut where it is larger than this.
 constexpr int64_t kLargestShare = int64_t{8} << 20;
 
-Box box_at(const Spec& spec, int64_t position) {
-  Box box;
-  for (int64_t d = 0; d < spec.dim(); ++d) {
-    const auto range =
-        local_range(spec.sizes[d], d, spec.mesh, spec.placements, position);
-    box.begin.push_back(range.begin);
-    box.size.push_back(range.size);
-  }
-  return box;
-}
-
 void check_savable(const std::string& name, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(
       !name.empty() && name != "__metadata__" && is_utf8(name),
@@ -146,7 +135,7 @@ std::vector<Holding> holdings_of(const at::Tensor& tensor) {
   std::vector<Holding> holdings;
   // A slice of a mesh has a copy in each of its rows: the first is taken.
   for (const int64_t rank : spec.mesh.ranks(ranks[0])) {
-    const auto box = box_at(spec, spec.mesh.position_of(rank));
+    const auto box = box_of(spec, spec.mesh.position_of(rank));
     if (box.numel() == 0) continue;
     const auto found = std::find_if(
         holdings.begin(), holdings.end(), [&](const auto& holding) {
@@ -235,7 +224,7 @@ at::Tensor piece_of(const at::Tensor& tensor, const Box& box, int64_t rank) {
     const auto found = std::find(positions.begin(), positions.end(), position);
     TORCH_INTERNAL_ASSERT(found != positions.end());
     shard = current_shards(tensor)[found - positions.begin()];
-    held = box_at(spec, position);
+    held = box_of(spec, position);
   }
   for (int64_t d = 0; d < box.dim(); ++d) {
     shard = shard.narrow(d, box.begin[d] - held.begin[d], box.size[d]);

@@ -39,9 +39,6 @@ struct BagPool {
   const int64_t* counts;  // or by these, unless nullptr
   void* out;              // [count, width]
   bool out_is_float;      // rather than the table's half kind
-
-  static constexpr bool kOneTile = false;
-  const void* columns() const { return out; }
 };
 
 // Sums and means. Entries are added in their order.
@@ -55,9 +52,6 @@ struct BagMaxima {
   bool zero_if_empty;  // where the part has no entry; else minus infinity
   void* values;        // of the table's dtype
   int32_t* argmax;
-
-  static constexpr bool kOneTile = false;
-  const void* columns() const { return values; }
 };
 
 // Maxima and the places of the entries that have them, -1 for none: the first

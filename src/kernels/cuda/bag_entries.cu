@@ -161,9 +161,10 @@ cudaError_t bag_weights_gradient(
     const Bags& bags,
     const WeightsGradient& weights,
     const Launch& launch) {
-  return launch_by_bag(table, bags, weights, launch, [](auto step, auto zero) {
-    return dots_kernel<step(), decltype(zero)>;
-  });
+  return launch_by_bag</*kOneTile=*/true>(
+      table, bags, weights, weights.grad, launch, [](auto step, auto zero) {
+        return dots_kernel<step(), decltype(zero)>;
+      });
 }
 
 }  // namespace tessera::detail::cuda

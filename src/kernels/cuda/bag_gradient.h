@@ -43,9 +43,6 @@ cudaError_t bag_gradient(
 struct WeightsGradient {
   const void* grad;  // [bags, width] of the table's dtype
   void* out;         // [entries]
-
-  static constexpr bool kOneTile = true;  // a dot product is of all columns
-  const void* columns() const { return grad; }
 };
 
 // out[p] = grad of p's bag . table row of entry p, 0 where the part does not

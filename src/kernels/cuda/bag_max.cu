@@ -77,9 +77,10 @@ cudaError_t max_bags(
     const Bags& bags,
     const BagMaxima& maxima,
     const Launch& launch) {
-  return launch_by_bag(table, bags, maxima, launch, [](auto step, auto zero) {
-    return max_kernel<step(), decltype(zero)>;
-  });
+  return launch_by_bag(
+      table, bags, maxima, maxima.values, launch, [](auto step, auto zero) {
+        return max_kernel<step(), decltype(zero)>;
+      });
 }
 
 }  // namespace tessera::detail::cuda

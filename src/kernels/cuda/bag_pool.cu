@@ -94,16 +94,18 @@ cudaError_t pool_bags(
     const BagPool& pool,
     const Launch& launch) {
   if (pool.out_is_float) {
-    return launch_by_bag(table, bags, pool, launch, [](auto step, auto zero) {
-      using T = decltype(zero);
-      using Out = std::conditional_t<sizeof(T) == 2, float, T>;
-      return pool_kernel<step(), T, Out>;
-    });
+    return launch_by_bag(
+        table, bags, pool, pool.out, launch, [](auto step, auto zero) {
+          using T = decltype(zero);
+          using Out = std::conditional_t<sizeof(T) == 2, float, T>;
+          return pool_kernel<step(), T, Out>;
+        });
   }
-  return launch_by_bag(table, bags, pool, launch, [](auto step, auto zero) {
-    using T = decltype(zero);
-    return pool_kernel<step(), T, T>;
-  });
+  return launch_by_bag(
+      table, bags, pool, pool.out, launch, [](auto step, auto zero) {
+        using T = decltype(zero);
+        return pool_kernel<step(), T, T>;
+      });
 }
 
 }  // namespace tessera::detail::cuda

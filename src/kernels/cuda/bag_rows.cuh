@@ -60,14 +60,14 @@ __device__ inline void for_each_row(
 
 // Launches kernel(table, bags, job, lanes, report) with a group of lanes for
 // each bag. `kernel_for(step, T{})` gives it: each lane takes `step` columns,
-// 16 bytes of them where the table and job.columns(), of as many columns, allow
-// it. The columns of a row go to as many tiles as they need or, by
-// Job::kOneTile, to one.
-template <class Job, class KernelFor>
+// 16 bytes of them where the table and `columns`, as wide, allow it. The
+// columns of a row go to as many tiles as they need or, by kOneTile, to one.
+template <bool kOneTile = false, class Job, class KernelFor>
 cudaError_t launch_by_bag(
     const BagTable& table,
     const Bags& bags,
     const Job& job,
+    const void* columns,
     const Launch& launch,
     const KernelFor& kernel_for) {
   if (bags.count == 0) {
@@ -75,7 +75,7 @@ cudaError_t launch_by_bag(
   }
   const auto run = [&](auto step, auto kernel) {
     Lanes lanes = lanes_for(table.width, step());
-    lanes.tiles = Job::kOneTile ? 1 : lanes.tiles;
+    lanes.tiles = kOneTile ? 1 : lanes.tiles;
     kernel<<<grid_for(bags.count, lanes), kThreads, 0, launch.stream>>>(
         table, bags, job, lanes, launch.report);
     return cudaGetLastError();
@@ -83,7 +83,7 @@ cudaError_t launch_by_bag(
   return with_scalar(table.dtype, [&](auto zero) {
     using T = decltype(zero);
     const bool words = allows_words<T>(table.data, table.width, table.stride) &&
-                       allows_words<T>(job.columns(), table.width, table.width);
+                       allows_words<T>(columns, table.width, table.width);
     const std::integral_constant<int, 16 / sizeof(T)> wide;
     const std::integral_constant<int, 1> single;
     return words ? run(wide, kernel_for(wide, zero))
