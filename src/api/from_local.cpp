@@ -215,6 +215,46 @@ Checked check(
   return {one_for_all, std::move(spec)};
 }
 
+// The last layout that this thread worked out of one shard and no options: in a
+// training loop shards of one shape come again and again. What check() looks at
+// is remembered beside it, but for requires_grad. The key set says what kind of
+// tensor it is.
+struct LastLayout {
+  SpecPtr spec;
+  Placements given;
+  Sizes sizes;
+  Sizes strides;
+  c10::DispatchKeySet keys;
+
+  bool is_of(
+      const at::Tensor& local,
+      const DeviceMesh& mesh,
+      PlacementsRef placements) const {
+    return spec != nullptr && local.defined() && local.key_set() == keys &&
+           spec->mesh == mesh && spec->dtype == local.scalar_type() &&
+           PlacementsRef(given) == placements &&
+           SizesRef(sizes) == local.sizes() &&
+           SizesRef(strides) == local.strides();
+  }
+};
+
+SpecPtr layout_of_one(
+    const at::Tensor& local, const DeviceMesh& mesh, PlacementsRef placements) {
+  thread_local LastLayout last;
+  if (last.is_of(local, mesh, placements)) {
+    check_differentiable(local, last.spec->placements);
+    return last.spec;
+  }
+  auto spec = check(local, /*shared=*/false, mesh, placements, {}).spec;
+  last = {
+      spec,
+      Placements(placements.begin(), placements.end()),
+      Sizes(local.sizes()),
+      Sizes(local.strides()),
+      local.key_set()};
+  return spec;
+}
+
 // Ranks work the shape out by themselves, each from its own shard.
 bool assumes_shape(const Spec& spec, const FromLocalOptions& options) {
   return !options.shape.has_value() && !spec.mesh.simulated() &&
@@ -290,7 +330,13 @@ at::Tensor from_local(
     return from_uneven(locals, shared, mesh, given_placements, options);
   }
   if (!options.run_check) {
-    auto checked = check(locals, shared, mesh, given_placements, options);
+    const bool usual =
+        locals.size() == 1 && mesh.local_positions().size() == 1 &&
+        !options.shape.has_value() && !options.stride.has_value();
+    auto checked =
+        usual
+            ? Checked{shared, layout_of_one(locals[0], mesh, given_placements)}
+            : check(locals, shared, mesh, given_placements, options);
     if (assumes_shape(*checked.spec, options)) {
       assume_shape(mesh, checked.spec->sizes);
     }

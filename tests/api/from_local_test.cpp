@@ -151,6 +151,35 @@ TEST(FromLocal, MixedReductionsThatDoNotCommuteAreRefused) {
   });
 }
 
+// A layout that was worked out is remembered: what it was worked out of must be
+// the same.
+TEST(FromLocal, WhatItRemembersIsOfTheSameShard) {
+  for_each_mesh([](const ts::DeviceMesh& mesh) {
+    const ts::Placements rows(mesh.ndim(), ts::Shard(0));
+    const ts::Placements columns(mesh.ndim(), ts::Shard(1));
+    const ts::Placements most(mesh.ndim(), ts::Partial(ts::ReduceOp::Max));
+    const auto local = torch::arange(6.).view({2, 3});
+    const auto made = [&](const at::Tensor& tensor, const auto& placements) {
+      return ts::DTensor::from_local(tensor, mesh, placements);
+    };
+    for (int twice = 0; twice < 2; ++twice) {
+      EXPECT_EQ(made(local, rows).size(0), 2 * mesh.size());
+      EXPECT_EQ(made(local, columns).size(0), 2);
+      EXPECT_EQ(made(local.view({3, 2}), rows).size(0), 3 * mesh.size());
+      EXPECT_EQ(made(local.view({3, 2}).t(), rows).stride(0), 1);
+      EXPECT_EQ(made(local.to(at::kInt), rows).scalar_type(), at::kInt);
+      EXPECT_EQ(made(local, most).sizes(), local.sizes());
+      throws_saying<c10::NotImplementedError>("requires grad", [&] {
+        made(local.detach().requires_grad_(), most);
+      });
+      throws_saying<c10::TypeError>(
+          "ordinary tensor", [&] { made(local.to_sparse(), rows); });
+      throws_saying<c10::TypeError>(
+          "plain tensor", [&] { made(at::Tensor(), rows); });
+    }
+  });
+}
+
 TEST(FromLocal, GradientsReachTheShards) {
   for_each_mesh([](const ts::DeviceMesh& mesh) {
     if (mesh.ndim() != 1 || outside(mesh)) {
