@@ -89,8 +89,8 @@ void fill(
 }
 
 // `self`, filled by draw_of(a tensor without elements), which calls the op on
-// that first: there ATen checks the arguments, the dtype included, and words the
-// errors.
+// that first: there ATen checks the arguments, the dtype included, and words
+// the errors.
 template <typename DrawOf>
 at::Tensor& filled(
     const char* op,
