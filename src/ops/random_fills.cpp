@@ -125,7 +125,7 @@ uint64_t default_range(at::ScalarType dtype) {
 
 at::Tensor& uniform_(
     at::Tensor& self, double from, double to, OptionalGenerator generator) {
-  const auto draw = [&](at::Tensor none) -> RandomDraw {
+  const auto draw = [&](const at::Tensor& none) -> RandomDraw {
     none.uniform_(from, to);
     return {.distribution = Distribution::kUniform, .a = from, .b = to};
   };
@@ -134,7 +134,7 @@ at::Tensor& uniform_(
 
 at::Tensor& normal_(
     at::Tensor& self, double mean, double std, OptionalGenerator generator) {
-  const auto draw = [&](at::Tensor none) -> RandomDraw {
+  const auto draw = [&](const at::Tensor& none) -> RandomDraw {
     none.normal_(mean, std);
     // The parts of a complex number share the variance.
     const double each = self.is_complex() ? std / std::sqrt(2.0) : std;
@@ -145,7 +145,7 @@ at::Tensor& normal_(
 
 at::Tensor& exponential_(
     at::Tensor& self, double lambda, OptionalGenerator generator) {
-  const auto draw = [&](at::Tensor none) -> RandomDraw {
+  const auto draw = [&](const at::Tensor& none) -> RandomDraw {
     none.exponential_(lambda);
     return {.distribution = Distribution::kExponential, .a = lambda};
   };
@@ -154,7 +154,7 @@ at::Tensor& exponential_(
 
 at::Tensor& bernoulli_(
     at::Tensor& self, double p, OptionalGenerator generator) {
-  const auto draw = [&](at::Tensor none) -> RandomDraw {
+  const auto draw = [&](const at::Tensor& none) -> RandomDraw {
     none.bernoulli_(p);
     return {.distribution = Distribution::kBernoulli, .a = p};
   };
@@ -166,7 +166,7 @@ at::Tensor& random_from_to_(
     int64_t from,
     std::optional<int64_t> to,
     OptionalGenerator generator) {
-  const auto draw = [&](at::Tensor none) -> RandomDraw {
+  const auto draw = [&](const at::Tensor& none) -> RandomDraw {
     none.random_(from, to);
     // Up to what the type holds; from the least int64 on, all there are.
     const uint64_t end = to.has_value() ? static_cast<uint64_t>(*to)
