@@ -1,10 +1,12 @@
 """examples/train.py, as each launcher starts it, has the losses of simulated ranks.
 
-mpirun and srun are stood in for by the environment that they set.
+Open MPI's mpirun is used where it is installed. Otherwise it, and always MPICH's and
+Slurm's launchers, are stood in for by the environment that they set.
 """
 
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -73,7 +75,7 @@ def by_rank(variables):
     ]
 
 
-def test_mpirun(simulated):
+def test_environment_of_mpirun(simulated):
     commands = by_rank(
         lambda rank: {
             "OMPI_COMM_WORLD_RANK": rank,
@@ -82,6 +84,23 @@ def test_mpirun(simulated):
         }
     )
     assert printed(commands) == simulated
+
+
+def is_open_mpi(program):
+    if program is None:
+        return False
+    done = subprocess.run([program, "--version"], capture_output=True, text=True)
+    return "Open MPI" in done.stdout
+
+
+@pytest.mark.skipif(
+    not is_open_mpi(shutil.which("mpirun")), reason="Open MPI is not installed"
+)
+def test_mpirun(simulated):
+    command = ["mpirun", "-n", str(RANKS), "--oversubscribe", "--allow-run-as-root"]
+    command += [sys.executable, str(PROGRAM)]
+    env = environment(MASTER_PORT=free_port())
+    assert printed([(command, env)]) == simulated
 
 
 def test_mpich(simulated):
