@@ -1,7 +1,7 @@
 """examples/train.py, as each launcher starts it, has the losses of simulated ranks.
 
-Open MPI's mpirun is used where it is installed. Otherwise it, and always MPICH's and
-Slurm's launchers, are stood in for by the environment that they set.
+The environments that mpirun and srun set stand in for them; Open MPI's mpirun and
+Slurm's srun themselves are used where they are installed and, of Slurm, a node is up.
 """
 
 import os
@@ -108,7 +108,27 @@ def test_mpich(simulated):
     assert printed(commands) == simulated
 
 
-def test_slurm(simulated):
+def has_slurm():
+    if shutil.which("sinfo") is None or shutil.which("srun") is None:
+        return False
+    done = subprocess.run(
+        ["sinfo", "--noheader", "--states", "idle"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    return bool(done.stdout.strip())
+
+
+@pytest.mark.skipif(not has_slurm(), reason="no node of Slurm is idle")
+def test_srun(simulated):
+    command = ["srun", "--ntasks", str(RANKS), "--overcommit"]
+    command += [sys.executable, str(PROGRAM)]
+    env = environment(MASTER_PORT=free_port())
+    assert printed([(command, env)]) == simulated
+
+
+def test_environment_of_slurm(simulated):
     commands = by_rank(
         lambda rank: {
             "SLURM_PROCID": rank,
