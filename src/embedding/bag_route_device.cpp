@@ -233,7 +233,7 @@ AskedBags unpack_requests_on_device(
   asked.input.offsets = running_sums(length);
   at::Tensor firsts = asked.input.offsets.slice(0, 0, -1);
   if (absent >= 0) {
-    // How many bags have a leader is known on the device alone: there is room
+    // How many bags have a leader is known only on the device: there is room
     // for one each, and what is left behind the last bag belongs to none.
     const int64_t bags = total(bag_counts);
     const at::Tensor leads = signed_lengths.lt(0).to(at::kLong);

@@ -51,6 +51,11 @@ struct Elements {
   }
 };
 
+// A negative dimension counts from the end. Not checked: asks_for_few is.
+int64_t from_front(int64_t dim, const at::Tensor& self) {
+  return dim < 0 ? dim + self.dim() : dim;
+}
+
 Range held_range(const Spec& spec, int64_t dim, size_t shard) {
   return local_range(
       spec.sizes[dim],
@@ -168,9 +173,8 @@ class FewElements final : public torch::autograd::Node {
 // refuses it.
 std::optional<Elements> few_selected(
     const at::Tensor& self, int64_t dim, const c10::SymInt& index) {
-  const int64_t ndim = self.dim();
-  dim = dim < 0 ? dim + ndim : dim;
-  if (dim < 0 || dim >= ndim || !asks_for_few(self, dim, 1)) {
+  dim = from_front(dim, self);
+  if (!asks_for_few(self, dim, 1)) {
     return std::nullopt;
   }
   const int64_t size = self.size(dim);
@@ -189,10 +193,9 @@ std::optional<Elements> few_sliced(
     const std::optional<c10::SymInt>& start,
     const std::optional<c10::SymInt>& end,
     const c10::SymInt& given_step) {
-  const int64_t ndim = self.dim();
-  dim = dim < 0 ? dim + ndim : dim;
+  dim = from_front(dim, self);
   // A slice of one element asks for the fewest.
-  if (dim < 0 || dim >= ndim || !asks_for_few(self, dim, 1)) {
+  if (!asks_for_few(self, dim, 1)) {
     return std::nullopt;
   }
   const int64_t step = given_step.guard_int(__FILE__, __LINE__);
@@ -368,18 +371,20 @@ const OpInfo& index_select_op() {
   return op;
 }
 
-// Whether index_select is a lookup of few elements.
-bool selects_few(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
-  const int64_t at = dim < 0 ? dim + self.dim() : dim;
-  return index.dim() == 1 && index.layout() == at::kStrided &&
-         asks_for_few(self, at, index.size(0));
+// index_select as a lookup, where it asks for few elements.
+std::optional<at::Tensor> select_few(
+    const at::Tensor& self, int64_t dim, const at::Tensor& index) {
+  dim = from_front(dim, self);
+  const bool few = index.dim() == 1 && index.layout() == at::kStrided &&
+                   asks_for_few(self, dim, index.size(0));
+  return few ? std::optional(look_up(index_select_op(), self, dim, index))
+             : std::nullopt;
 }
 
 at::Tensor index_select(
     const at::Tensor& self, int64_t dim, const at::Tensor& index) {
-  if (selects_few(self, dim, index)) {
-    return look_up(
-        index_select_op(), self, dim < 0 ? dim + self.dim() : dim, index);
+  if (auto few = select_few(self, dim, index)) {
+    return *std::move(few);
   }
   return run_by_rule(index_select_op(), self, dim, index)[0].toTensor();
 }
@@ -389,9 +394,8 @@ at::Tensor recorded_index_select(
     const at::Tensor& self,
     int64_t dim,
     const at::Tensor& index) {
-  if (selects_few(self, dim, index)) {
-    return look_up(
-        index_select_op(), self, dim < 0 ? dim + self.dim() : dim, index);
+  if (auto few = select_few(self, dim, index)) {
+    return *std::move(few);
   }
   return by_formula<at::_ops::index_select>(keys, self, dim, index);
 }

@@ -88,10 +88,8 @@ at::Tensor filled_mask(
 
 // Whether Python has no object of the tensor. Then torch made it of a list of
 // numbers, x[[0, 1]], which is the same on every rank as other numbers are.
+// Requires: speaks_python().
 bool is_literal(const at::Tensor& tensor) {
-  if (!speaks_python()) {
-    return false;
-  }
   const auto has_object = [](const auto& slot) {
     if constexpr (requires { slot.load_pyobj(); }) {
       return slot.load_pyobj() != nullptr;
@@ -104,7 +102,7 @@ bool is_literal(const at::Tensor& tensor) {
 
 // The indices with literal ones replicated, as numbers are.
 Indices with_literals(const at::Tensor& self, const Indices& indices) {
-  if (!is_dtensor(self)) {
+  if (!speaks_python() || !is_dtensor(self)) {
     return indices;
   }
   const auto& mesh = distributed_meta(self).spec->mesh;
