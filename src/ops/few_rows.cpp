@@ -333,7 +333,12 @@ at::Tensor recorded_slice(
   using Op = at::_ops::slice_Tensor;
   if (!records(self)) {
     return Op::redispatch(
-        keys & c10::after_autograd_keyset, self, dim, start, end, step);
+        keys & c10::after_autograd_keyset,
+        self,
+        dim,
+        std::move(start),
+        std::move(end),
+        std::move(step));
   }
   return recorded_view<Op>(
       keys,
@@ -356,7 +361,7 @@ at::Tensor looked_up(
   ones[dim] = index.numel();
   Sizes sizes(self.sizes());
   sizes[dim] = index.numel();
-  const auto rows =
+  auto rows =
       at::gather(self, dim, index.reshape(ones).expand(SizesRef(sizes)));
   if (index.dim() == 1) {
     return rows;

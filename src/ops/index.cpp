@@ -1,6 +1,8 @@
 // Indexing by tensors: x[i, j], x[mask] and writing there. Rules know the sizes
 // of results only when they see integers; a mask is made into integers first,
 // or, where one number is written, into a masked_fill, which moves no data.
+#include <ATen/core/Tensor.h>
+
 #include <ATen/ops/index_ops.h>
 #include <ATen/ops/masked_fill.h>
 #include <ATen/ops/nonzero.h>
