@@ -154,8 +154,8 @@ def start(rank, arguments):
 
 def names_culprit(text, victim):
     """Whether an error names a collective, and the rank that went wrong."""
-    # A bad value, which one rank told the others of, or every rank saw itself.
-    if re.search(rf"\b99\b.*\(rank {victim}\)|^\[embedding\].*\b99\b", text):
+    # A bad value, which one rank told the others of.
+    if re.search(rf"\b99\b.*\(rank {victim}\)", text):
         return True
     return bool(re.search(r"\[\w+\] rank \d", text)) and bool(
         re.search(rf"\brank {victim}\b", text)

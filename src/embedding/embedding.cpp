@@ -9,9 +9,11 @@
 #include "dispatch/autograd.h"
 #include "dispatch/op_plan.h"
 #include "dispatch/tensor.h"
+#include "embedding/gathered_lookup.h"
 #include "embedding/lookup_op.h"
 #include "embedding/lookup_strategy.h"
 #include "embedding/make_lookup.h"
+#include "kernels/lookup/embedding_index.h"
 #include "tessera/embedding.h"
 #include "tessera/shard_math.h"
 
@@ -98,8 +100,11 @@ at::Tensor gather_lookup(
       gathered[m] = Replicate();
     }
   }
-  const auto rows = call_op<Lookup>(
-      {weight, redistribute(indices, gathered, kLookupCause), args, {}});
+  const auto whole = redistribute(indices, gathered, kLookupCause);
+  const auto rows = look_up_gathered(
+      indices, {weight.size(0), throw_outside_table, kLookupCause}, [&] {
+        return call_op<Lookup>({weight, whole, args, {}});
+      });
   Placements scattered = distributed_meta(rows).spec->placements;
   for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
     // Columns stay where they are: they are whole rows' parts already.

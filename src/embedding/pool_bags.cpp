@@ -7,8 +7,10 @@
 #include "dispatch/op_plan.h"
 #include "embedding/bag_max.h"
 #include "embedding/embedding.h"
+#include "embedding/gathered_lookup.h"
 #include "embedding/handshake.h"
 #include "embedding/lookup_strategy.h"
+#include "kernels/bag/bag_reader.h"
 #include "tessera/embedding.h"
 #include "tessera/shard_math.h"
 
@@ -114,11 +116,14 @@ at::Tensor pool_in_place(const BagCall& call) {
 // bags are scattered along it.
 at::Tensor gather_bags(BagCall call, std::optional<int64_t> scattered) {
   const Placements whole(call.batch().mesh.ndim(), Replicate());
-  call.args.bags.indices =
-      redistribute(call.args.bags.indices, whole, kBagCause);
+  const auto given = call.args.bags.indices;
+  call.args.bags.indices = redistribute(given, whole, kBagCause);
   place_weights(call, whole);
   call.args.options.whole_bags = false;
-  const auto bags = pool_in_place(call);
+  const auto bags = look_up_gathered(
+      given,
+      {call.args.weight.size(0), throw_outside_bag_table, kBagCause},
+      [&] { return pool_in_place(call); });
   Placements placements = distributed_meta(bags).spec->placements;
   if (scattered.has_value() && !placements[*scattered].is_shard()) {
     placements[*scattered] = Shard(0);

@@ -1,9 +1,11 @@
 // A directory of its own for a test, the same on all ranks; removed at the end.
 #pragma once
 
+#include <ftw.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +15,16 @@
 #include "testing/worlds.h"
 
 namespace tessera::testing {
+
+// Removes a directory and all that is in it. std::filesystem::remove_all ends
+// programs that link a CUDA libtorch: libtorch.so exports a copy of it which
+// calls a function that no library has.
+inline void remove_directory(const std::string& path) {
+  const auto remove = [](const char* name, const struct stat*, int, FTW*) {
+    return std::remove(name);
+  };
+  ::nftw(path.c_str(), remove, /*descriptors=*/16, FTW_DEPTH | FTW_PHYS);
+}
 
 class RunDirectory {
  public:
@@ -30,7 +42,7 @@ class RunDirectory {
   }
   ~RunDirectory() {
     if (over_processes()) test_world().barrier();
-    if (leads()) std::filesystem::remove_all(path_);
+    if (leads()) remove_directory(path_);
   }
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
@@ -38,7 +50,7 @@ class RunDirectory {
   // Nothing is there any more.
   void reset() const {
     if (over_processes()) test_world().barrier();
-    if (leads()) std::filesystem::remove_all(path_);
+    if (leads()) remove_directory(path_);
     if (over_processes()) test_world().barrier();
   }
 

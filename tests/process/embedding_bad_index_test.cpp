@@ -54,6 +54,7 @@ class OneBadIndex : public ts::testing::FourProcesses {
         EXPECT_NE(text.find("index " + std::to_string(bad)), std::string::npos)
             << text;
         EXPECT_NE(text.find("9 rows"), std::string::npos) << text;
+        EXPECT_TRUE(text.ends_with(c10::str("(rank ", bad_rank, ")"))) << text;
         expect_well(weight, value, mesh, batch);
       }
     }
@@ -192,6 +193,7 @@ TEST_F(OneBadIndex, OfBags) {
           text.find("[embedding_bag] index 9 is outside the table of 9 rows"),
           std::string::npos)
           << text;
+      EXPECT_TRUE(text.ends_with("(rank 2)")) << text;
       // The next one works.
       const auto well = ts::DTensor(bags_of(0)).full_tensor();
       EXPECT_TRUE(well[1].equal(value[3]));
