@@ -131,6 +131,84 @@ def test_error(tmp_path, monkeypatch):
     run(body_error)
 
 
+def break_collective(rank):
+    """What rank 2's other collective makes this rank raise."""
+    mesh = ts.init_device_mesh("cpu", (RANKS,))
+    pending = DTensor.from_local(torch.ones(3), mesh, [Partial()])
+    rows = DTensor.from_local(torch.ones(2), mesh, [Shard(0)])
+    try:
+        (rows if rank == 2 else pending).full_tensor()
+    except RuntimeError as error:
+        return str(error)
+    raise AssertionError("expected an error")
+
+
+def leave_together(rank):
+    """Ends a process whose connections are of no more use."""
+    directory = os.environ["TMPDIR"]
+    pathlib.Path(directory, f"done{rank}x").touch()
+    for other in range(RANKS):
+        wait_for(pathlib.Path(directory, f"done{other}x"))
+    os._exit(0)
+
+
+def own_directory():
+    return pathlib.Path(os.environ["TMPDIR"], f"tessera_flight_{os.getuid()}")
+
+
+def body_error_by_default(rank):
+    """A collective that fails writes the record though nobody asked."""
+    # An error of the program, which every rank raises, writes nothing.
+    mesh = ts.init_device_mesh("cpu", (RANKS,))
+    table = DTensor.from_local(torch.ones(3, 4), mesh, [Shard(0)])
+    ids = DTensor.from_local(
+        torch.tensor([99 if rank == 1 else 3]), mesh, [Shard(0)]
+    )
+    try:
+        torch.nn.functional.embedding(ids, table)
+        raise AssertionError("expected an error")
+    except IndexError as error:
+        assert "(rank 1)" in str(error), error
+    assert not own_directory().exists()
+    dist.barrier()
+    text = break_collective(rank)
+    file = own_directory() / f"tessera_trace_{rank}.json"
+    assert f"\nMore of them are in {file}" in text, text
+    entries = json.loads(file.read_text())["entries"]
+    assert entries[-1]["state"] == "started", entries[-1]
+    assert own_directory().stat().st_mode & 0o777 == 0o700
+    leave_together(rank)
+
+
+def body_no_files(rank):
+    """0 turns the files off; somebody's link is not followed."""
+    if rank < 2:
+        os.environ[VARIABLE] = "0"
+    text = break_collective(rank)
+    assert "The last collectives of this rank:\n" in text, text
+    if rank < 2:
+        assert "More of them" not in text, text
+    else:
+        assert "\nMore of them could not be written to " in text, text
+    assert not list(own_directory().resolve().iterdir())
+    leave_together(rank)
+
+
+def test_error_by_default(tmp_path, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    run(body_error_by_default)
+
+
+def test_no_files(tmp_path, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / f"tessera_flight_{os.getuid()}"
+    link.symlink_to(tmp_path / "elsewhere")
+    run(body_no_files)
+
+
 def body_own_handler(rank):
     """A program that handles SIGUSR1 keeps its handler."""
     heard = []

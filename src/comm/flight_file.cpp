@@ -1,5 +1,6 @@
 // The flight record as files, on an error or a signal.
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -9,7 +10,9 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <string_view>
 #include <thread>
+#include <utility>
 
 #include "comm/flight_recorder.h"
 
@@ -18,10 +21,28 @@ namespace tessera::detail {
 namespace {
 
 constexpr size_t kInErrors = 8;
+constexpr std::string_view kNoFiles = "0";
 
-std::string directory_of_environment() {
+// A directory that the program names, "0" for no files on errors, or "".
+std::string named_in_environment() {
   const char* directory = std::getenv("TESSERA_FLIGHT_RECORD");
   return directory == nullptr ? "" : directory;
+}
+
+// One directory for each user: the records of a later failure take the places
+// of these, and no other user's files are written to.
+std::string directory_of_user() {
+  std::error_code error;
+  const auto temporary = std::filesystem::temp_directory_path(error);
+  return (error ? "/tmp" : temporary.string()) + "/tessera_flight_" +
+         std::to_string(::getuid());
+}
+
+bool make_directory_of_user(const std::string& path) {
+  struct stat status {};
+  ::mkdir(path.c_str(), 0700);
+  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+         status.st_uid == ::getuid();
 }
 
 // torch's analyzer reads pickles. This one says: json.loads of the text.
@@ -38,7 +59,7 @@ std::string pickled(const std::string& json) {
 
 // Whoever reads finds a whole file or none.
 bool write_whole(const std::string& path, const std::string& text) {
-  const auto unfinished = path + ".tmp";
+  const auto unfinished = path + ".tmp" + std::to_string(::getpid());
   {
     std::ofstream out(unfinished, std::ios::trunc | std::ios::binary);
     out << text;
@@ -47,20 +68,32 @@ bool write_whole(const std::string& path, const std::string& text) {
   return std::rename(unfinished.c_str(), path.c_str()) == 0;
 }
 
-// The path of the JSON; "" if the directory cannot be written, which is no
-// reason to hide the error that is being reported.
-std::string write_flights(int64_t rank, const std::string& directory) {
+struct WrittenFlights {
+  std::string path;  // of the JSON
+  // A directory that cannot be written is no reason to hide the error that is
+  // being reported.
+  bool written = false;
+};
+
+WrittenFlights write_flights(int64_t rank) {
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
+  auto directory = named_in_environment();
+  bool made = true;
+  if (directory.empty() || directory == kNoFiles) {
+    directory = directory_of_user();
+    made = make_directory_of_user(directory);
+  } else {
+    std::error_code error;
+    std::filesystem::create_directories(directory, error);
+  }
   const auto json = flight_json();
   const auto number = std::to_string(rank);
   auto path = directory + "/tessera_trace_" + number + ".json";
   const bool written =
-      write_whole(directory + "/trace_rank_" + number, pickled(json)) &&
+      made && write_whole(directory + "/trace_rank_" + number, pickled(json)) &&
       write_whole(path, json);
-  return written ? path : "";
+  return {std::move(path), written};
 }
 
 // A handler may do next to nothing: it wakes a thread. One that a forked child
@@ -81,14 +114,7 @@ void write_whenever_woken(int pipe, int64_t rank) {
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   char byte = 0;
-  while (::read(pipe, &byte, 1) == 1) {
-    auto directory = directory_of_environment();
-    std::error_code error;
-    if (directory.empty()) {
-      directory = std::filesystem::temp_directory_path(error).string();
-    }
-    write_flights(rank, directory);
-  }
+  while (::read(pipe, &byte, 1) == 1) write_flights(rank);
 }
 
 }  // namespace
@@ -96,11 +122,10 @@ void write_whenever_woken(int pipe, int64_t rank) {
 std::string flight_report(int64_t rank) {
   std::string text =
       ". The last collectives of this rank:" + last_flights(kInErrors);
-  const auto directory = directory_of_environment();
-  if (directory.empty()) return text;
-  const auto path = write_flights(rank, directory);
-  return text + (path.empty() ? "\nMore could not be written to " + directory
-                              : "\nMore of them are in " + path);
+  if (named_in_environment() == kNoFiles) return text;
+  const auto [path, written] = write_flights(rank);
+  return text + "\nMore of them " +
+         (written ? "are in " : "could not be written to ") + path;
 }
 
 void write_flights_on_signal(int64_t rank) {

@@ -73,13 +73,13 @@ std::string last_flights(size_t count);
 // All that are kept, as JSON in the schema of torch's flight recorder.
 std::string flight_json();
 
-// What the error of a collective ends with: the last collectives of this rank,
-// and the file with all of them where TESSERA_FLIGHT_RECORD names a directory,
-// to which they are written.
+// What the error of a collective ends with, after which its group is of no more
+// use: the last collectives of this rank, and the file to which all of them are
+// written. TESSERA_FLIGHT_RECORD names its directory, or is "0": no file. The
+// default is a directory of the user in the temporary one.
 std::string flight_report(int64_t rank);
-// From now on SIGUSR1 writes the file, to the temporary directory if the
-// environment names none. Does nothing where the program has a handler of its
-// own.
+// From now on SIGUSR1 writes the file, to the same directory. Does nothing
+// where the program has a handler of its own.
 void write_flights_on_signal(int64_t rank);
 
 }  // namespace tessera::detail

@@ -165,6 +165,7 @@ at::Tensor exchange_lookup(
 at::Tensor embedding(
     const at::Tensor& weight,
     const at::Tensor& indices,
+    // NOLINTNEXTLINE(performance-unnecessary-value-param): as the op has it
     c10::SymInt padding_idx,
     bool scale_grad_by_freq,
     bool sparse) {

@@ -57,7 +57,8 @@ Group::Group(const GroupRequest& request, const Call& call)
         waited(),
         " ms: ",
         cause_of(error),
-        ". Check that every rank of it is running and can be reached");
+        ". Check that every rank of it is running and can be reached",
+        flight_report(rank));
   }
   TORCH_CHECK(
       made.missing.empty(),
@@ -73,7 +74,8 @@ Group::Group(const GroupRequest& request, const Call& call)
       name_ranks(made.missing),
       " did not come. Check that every rank of the group is running and calls "
       "the same collectives in the same order; where a rank may be late, give "
-      "the World a longer timeout");
+      "the World a longer timeout",
+      flight_report(rank));
   transports_ = std::move(made.transports);
   route_ = std::move(made.route);
 }
