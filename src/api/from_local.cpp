@@ -11,8 +11,8 @@
 #include "core/hash.h"
 #include "dispatch/agreement.h"
 #include "dispatch/autograd.h"
+#include "dispatch/move_rows.h"
 #include "dispatch/plain_value.h"
-#include "dispatch/ragged.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {

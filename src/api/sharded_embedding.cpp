@@ -5,6 +5,7 @@
 
 #include "api/sharded_checks.h"
 #include "api/sharded_ranks.h"
+#include "comm/comm_event.h"
 #include "embedding/table_lookup.h"
 #include "tessera/sharded.h"
 
@@ -60,8 +61,10 @@ std::vector<at::Tensor> look_up(
   for (const size_t place : places) {
     by_position.push_back(by_rank[place]);
   }
+  const auto& spec = detail::distributed_meta(table).spec;
+  const detail::CommCauseGuard cause(query.caller->cause, spec);
   const auto found = detail::look_up(
-      table, /*mesh_dim=*/0, std::move(by_position), query, error);
+      table, {spec, /*mesh_dim=*/0, std::move(by_position), query}, error);
   std::vector<at::Tensor> out(found.size());
   for (size_t i = 0; i < found.size(); ++i) {
     out[places[i]] = found[i];

@@ -97,7 +97,7 @@ void check_offsets(
 
 LookupInput checked_rows(const at::Tensor& input, const ShardedTensor& weight) {
   check_input(kEmbeddingName, input, weight);
-  return {input.contiguous(), at::Tensor(), at::Tensor()};
+  return {.indices = input.contiguous(), .offsets = {}};
 }
 
 LookupInput checked_bags(
@@ -132,15 +132,13 @@ LookupInput checked_bags(
   if (input.per_sample_weights.has_value()) {
     bags.per_sample_weights = input.per_sample_weights->reshape({-1});
   }
-  auto bounds = checked_bag_bounds(
+  bags.offsets = checked_bag_bounds(
       weight.local_shards()[0].tensor,
       weight.size(0),
       bags,
       bag_mode_of(options.mode));
-  return {
-      std::move(bags.indices),
-      std::move(bounds),
-      bags.per_sample_weights.value_or(at::Tensor())};
+  bags.include_last_offset = true;
+  return bags;
 }
 
 }  // namespace tessera::detail

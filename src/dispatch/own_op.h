@@ -3,11 +3,11 @@
 //   struct Lookup {
 //     static constexpr const char* kSchema = "lookup(Tensor weight, ...)";
 //     using Result = at::Tensor;  // or a std::tuple of tensors
-//     // The arguments, in the order of the schema. Members may be structs that
-//     // have kMembers themselves; an enum is an int of the schema.
+//     // The arguments, in the order of the schema. Members may be structs of
+//     // arguments themselves; an enum is an int of the schema.
 //     struct Args {
 //       at::Tensor weight;
-//       static constexpr auto kMembers = std::tuple{&Args::weight};
+//       ...
 //     };
 //     static Result on_data(const Args& args);  // plain tensors
 //     static Result on_meta(const Args& args);  // meta tensors
@@ -36,6 +36,7 @@
 #include <utility>
 
 #include "dispatch/grad_layout.h"
+#include "dispatch/members.h"
 #include "dispatch/op_plan.h"
 #include "dispatch/op_registry.h"
 
@@ -70,9 +71,6 @@ inline bool records(const at::Tensor& tensor) {
 }
 
 template <class T>
-concept HasMembers = requires { T::kMembers; };
-
-template <class T>
 constexpr bool kIsTuple = false;
 template <class... T>
 constexpr bool kIsTuple<std::tuple<T...>> = true;
@@ -81,15 +79,13 @@ constexpr bool kIsTuple<std::tuple<T...>> = true;
 // struct whose members have no names.
 template <class T>
 auto leaves(T& value) {
+  const auto each = [](auto&... part) {
+    return std::tuple_cat(leaves(part)...);
+  };
   if constexpr (HasMembers<T>) {
-    return std::apply(
-        [&](auto... member) {
-          return std::tuple_cat(leaves(value.*member)...);
-        },
-        T::kMembers);
+    return std::apply(each, members(value));
   } else if constexpr (kIsTuple<std::remove_const_t<T>>) {
-    return std::apply(
-        [](auto&... part) { return std::tuple_cat(leaves(part)...); }, value);
+    return std::apply(each, value);
   } else {
     return std::tie(value);
   }
@@ -107,8 +103,6 @@ struct Written {
 struct HeldPart {
   int64_t first = 0;
   std::optional<int64_t> size = std::nullopt;
-  static constexpr auto kMembers =
-      std::tuple{&HeldPart::first, &HeldPart::size};
 };
 
 // How the dispatcher passes a member.

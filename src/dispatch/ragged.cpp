@@ -1,103 +1,16 @@
 #include "dispatch/ragged.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <functional>
-#include <memory>
 #include <numeric>
 
-#include "comm/comm_event.h"
-#include "dispatch/boundary_node.h"
-#include "tessera/shard_math.h"
+#include "dispatch/row_owners.h"
 
 namespace tessera::detail {
 
 namespace {
-
-using torch::autograd::variable_list;
-
-// Rows [begin, end) of the whole.
-struct Rows {
-  int64_t begin;
-  int64_t end;
-  int64_t count() const { return end - begin; }
-};
-
-// The ranks between which the rows of one tensor dimension are divided, in the
-// order of their parts: row-major over the mesh dimensions that shard it.
-class Owners {
- public:
-  Owners(const DeviceMesh& mesh, PlacementsRef placements, int64_t dim)
-      : mesh_(mesh) {
-    for (int64_t m = 0; m < mesh.ndim(); ++m) {
-      if (placements[m].is_shard(dim)) {
-        mesh_dims_.push_back(m);
-      }
-    }
-  }
-
-  const std::vector<int64_t>& mesh_dims() const { return mesh_dims_; }
-
-  int64_t count() const {
-    int64_t owners = 1;
-    for (const int64_t m : mesh_dims_) {
-      owners *= mesh_.size(m);
-    }
-    return owners;
-  }
-
-  // The coordinate of an owner on the i-th of its mesh dimensions.
-  int64_t coordinate(int64_t owner, size_t i) const {
-    return owner / stride(i) % mesh_.size(mesh_dims_[i]);
-  }
-
-  // The owner that differs from `owner` in that coordinate.
-  int64_t moved(int64_t owner, size_t i, int64_t coordinate) const {
-    return owner + (coordinate - this->coordinate(owner, i)) * stride(i);
-  }
-
-  // The owner that stands at these coordinates of the mesh.
-  template <typename Coordinate>
-  int64_t at(Coordinate coordinate) const {
-    int64_t owner = 0;
-    for (const int64_t m : mesh_dims_) {
-      owner = owner * mesh_.size(m) + coordinate(m);
-    }
-    return owner;
-  }
-
-  // The rows of each owner where there are `n`, by torch.chunk.
-  std::vector<Rows> chunks(int64_t n) const {
-    std::vector<Rows> parts{{0, n}};
-    for (const int64_t m : mesh_dims_) {
-      std::vector<Rows> finer;
-      for (const auto& part : parts) {
-        for (int64_t c = 0; c < mesh_.size(m); ++c) {
-          const auto range = chunk(part.count(), mesh_.size(m), c);
-          const int64_t begin = part.begin + range.begin;
-          finer.push_back({begin, begin + range.size});
-        }
-      }
-      parts = std::move(finer);
-    }
-    return parts;
-  }
-
- private:
-  int64_t stride(size_t i) const {
-    int64_t stride = 1;
-    for (size_t inner = i + 1; inner < mesh_dims_.size(); ++inner) {
-      stride *= mesh_.size(mesh_dims_[inner]);
-    }
-    return stride;
-  }
-
-  const DeviceMesh& mesh_;
-  std::vector<int64_t> mesh_dims_;
-};
 
 // The coordinate on mesh dimension `m` of the index-th rank, row-major.
 int64_t coordinate_of(const DeviceMesh& mesh, int64_t index, int64_t m) {
@@ -112,7 +25,7 @@ int64_t coordinate_of(const DeviceMesh& mesh, int64_t index, int64_t m) {
 std::vector<int64_t> rows_of_owners(
     const DeviceMesh& mesh,
     PlacementsRef placements,
-    const Owners& owners,
+    const RowOwners& owners,
     c10::ArrayRef<Sizes> shapes,
     int64_t dim) {
   std::vector<int64_t> rows(owners.count(), -1);
@@ -143,15 +56,15 @@ std::vector<int64_t> rows_of_owners(
 // One owner's rows that go to one other (or stay).
 struct Parcel {
   int64_t to;  // a coordinate on the mesh dimension of the step
-  Rows rows;
+  RowRange rows;
 };
 
-// Rows of one tensor dimension on their way to their owners, one mesh dimension
-// after the other, the innermost first. As the parts are in the order of the
-// ranks, what each rank holds stays sorted.
+// Rows of one tensor dimension on their way to their owners, one mesh
+// dimension after the other, the innermost first. As the parts are in the order
+// of the ranks, what each rank holds stays sorted.
 class Journey {
  public:
-  Journey(Owners owners, const std::vector<int64_t>& rows)
+  Journey(RowOwners owners, const std::vector<int64_t>& rows)
       : owners_(std::move(owners)),
         chunks_(owners_.chunks(
             std::accumulate(rows.begin(), rows.end(), int64_t{0}))) {
@@ -162,14 +75,14 @@ class Journey {
     }
   }
 
-  const Owners& owners() const { return owners_; }
+  const RowOwners& owners() const { return owners_; }
 
   // What each owner sends along the i-th mesh dimension, in the order of the
   // rows that it holds. These are where they belong on that dimension after.
   std::vector<std::vector<Parcel>> advance(size_t i) {
     const int64_t count = owners_.count();
     std::vector<std::vector<Parcel>> parcels(count);
-    std::vector<std::vector<Rows>> next(count);
+    std::vector<std::vector<RowRange>> next(count);
     for (int64_t owner = 0; owner < count; ++owner) {
       for (const auto& rows : held_[owner]) {
         send(i, rows, parcels[owner]);
@@ -185,11 +98,12 @@ class Journey {
 
  private:
   // Divides rows among the chunks that they belong to.
-  void send(size_t i, Rows rows, std::vector<Parcel>& parcels) const {
+  void send(size_t i, RowRange rows, std::vector<Parcel>& parcels) const {
     auto chunk = std::upper_bound(
-        chunks_.begin(), chunks_.end(), rows.begin, [](int64_t row, Rows c) {
-          return row < c.end;
-        });
+        chunks_.begin(),
+        chunks_.end(),
+        rows.begin,
+        [](int64_t row, RowRange c) { return row < c.end; });
     for (; rows.count() > 0; ++chunk) {
       const int64_t end = std::min(rows.end, chunk->end);
       if (end > rows.begin) {
@@ -200,13 +114,13 @@ class Journey {
     }
   }
 
-  Owners owners_;
-  std::vector<Rows> chunks_;
-  std::vector<std::vector<Rows>> held_;
+  RowOwners owners_;
+  std::vector<RowRange> chunks_;
+  std::vector<std::vector<RowRange>> held_;
 };
 
 bool all_stay(
-    const Owners& owners,
+    const RowOwners& owners,
     size_t i,
     const std::vector<std::vector<Parcel>>& parcels) {
   for (int64_t owner = 0; owner < owners.count(); ++owner) {
@@ -248,6 +162,7 @@ std::vector<int64_t> order_of(const std::vector<Parcel>& parcels) {
   std::stable_sort(
       rows.begin(), rows.end(), [](Placed a, Placed b) { return a.to < b.to; });
   std::vector<int64_t> order;
+  order.reserve(rows.size());
   for (const auto& row : rows) {
     order.push_back(row.place);
   }
@@ -258,7 +173,7 @@ std::vector<int64_t> order_of(const std::vector<Parcel>& parcels) {
 RowStep step_of(
     const DeviceMesh& mesh,
     int64_t dim,
-    const Owners& owners,
+    const RowOwners& owners,
     size_t i,
     const std::vector<std::vector<Parcel>>& parcels) {
   const int64_t m = owners.mesh_dims()[i];
@@ -280,105 +195,12 @@ RowStep step_of(
   return step;
 }
 
-enum class Direction { There, Back };
-
-at::Tensor permuted(
-    const at::Tensor& rows,
-    const std::vector<int64_t>& order,
-    Direction direction) {
-  if (order.empty()) {
-    return rows;
-  }
-  const auto index =
-      at::tensor(at::ArrayRef<int64_t>(order), at::kLong).to(rows.device());
-  return direction == Direction::There ? rows.index_select(0, index)
-                                       : rows.index_select(0, index.argsort());
-}
-
-// Below autograd.
-Shards run_step(
-    const DeviceMesh& mesh,
-    const RowStep& step,
-    const Shards& shards,
-    Direction direction) {
-  const bool there = direction == Direction::There;
-  Shards rows;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    auto mine = shards[i].movedim(step.dim, 0);
-    rows.push_back(there ? permuted(mine, step.order[i], direction) : mine);
-  }
-  auto moved = collectives(mesh).all_to_all_rows(
-      {mesh, step.mesh_dim},
-      rows,
-      there ? step.send : step.receive,
-      there ? step.receive : step.send);
-  for (size_t i = 0; i < moved.size(); ++i) {
-    auto mine = there ? moved[i] : permuted(moved[i], step.order[i], direction);
-    moved[i] = mine.movedim(0, step.dim).contiguous();
-  }
-  return moved;
-}
-
-struct Plan {
-  DeviceMesh mesh;
-  RowSteps steps;
-};
-
-std::vector<at::Tensor> carry_out(
-    const std::shared_ptr<const Plan>& plan,
-    at::TensorList locals,
-    Direction direction);
-
-class MoveRows final : public torch::autograd::Node {
- public:
-  // `direction` is that of the gradient.
-  MoveRows(std::shared_ptr<const Plan> plan, Direction direction)
-      : plan_(std::move(plan)), direction_(direction) {}
-
-  // Gradients of all shards come, or none: they are those of one tensor.
-  variable_list apply(variable_list&& grads) override {
-    if (!grads[0].defined()) {
-      return variable_list(grads.size());
-    }
-    return carry_out(plan_, grads, direction_);
-  }
-
-  std::string name() const override { return "MoveRowsBackward"; }
-
- private:
-  std::shared_ptr<const Plan> plan_;
-  Direction direction_;
-};
-
-std::vector<at::Tensor> carry_out(
-    const std::shared_ptr<const Plan>& plan,
-    at::TensorList locals,
-    Direction direction) {
-  const bool there = direction == Direction::There;
-  Shards shards(locals.begin(), locals.end());
-  {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    const CommCauseGuard cause("from_local");
-    const size_t count = plan->steps.size();
-    for (size_t i = 0; i < count; ++i) {
-      const auto& step = plan->steps[there ? i : count - 1 - i];
-      shards = run_step(plan->mesh, step, shards, direction);
-    }
-  }
-  std::vector<at::Tensor> results(shards.begin(), shards.end());
-  if (records(locals)) {
-    const auto back = there ? Direction::Back : Direction::There;
-    record(make_node<MoveRows>(plan, back), locals, results);
-  }
-  return results;
-}
-
 // Calls f(dim, owners, rows of each owner) for each tensor dimension.
 template <typename F>
 void for_each_dim(const RaggedShapes& parts, const F& f) {
   const auto& [mesh, placements, shapes] = parts;
   for (int64_t d = 0; d < static_cast<int64_t>(shapes[0].size()); ++d) {
-    const Owners owners(mesh, placements, d);
+    const RowOwners owners(mesh, placements, d);
     f(d, owners, rows_of_owners(mesh, placements, owners, shapes, d));
   }
 }
@@ -419,7 +241,7 @@ std::vector<Sizes> gather_shapes(const DeviceMesh& mesh, ShardsRef locals) {
 
 Sizes joined_shape(const RaggedShapes& parts) {
   Sizes joined;
-  for_each_dim(parts, [&](int64_t, const Owners&, const auto& rows) {
+  for_each_dim(parts, [&](int64_t, const RowOwners&, const auto& rows) {
     joined.push_back(std::accumulate(rows.begin(), rows.end(), int64_t{0}));
   });
   return joined;
@@ -427,7 +249,7 @@ Sizes joined_shape(const RaggedShapes& parts) {
 
 RowSteps plan_rows(const RaggedShapes& parts) {
   RowSteps steps;
-  const auto plan_dim = [&](int64_t d, const Owners& owners, auto rows) {
+  const auto plan_dim = [&](int64_t d, const RowOwners& owners, auto rows) {
     Journey journey(owners, std::move(rows));
     for (size_t i = owners.mesh_dims().size(); i-- > 0;) {
       const auto parcels = journey.advance(i);
@@ -438,12 +260,6 @@ RowSteps plan_rows(const RaggedShapes& parts) {
   };
   for_each_dim(parts, plan_dim);
   return steps;
-}
-
-std::vector<at::Tensor> move_rows(
-    const DeviceMesh& mesh, const RowSteps& steps, at::TensorList locals) {
-  const auto plan = std::make_shared<const Plan>(Plan{mesh, steps});
-  return carry_out(plan, locals, Direction::There);
 }
 
 }  // namespace tessera::detail

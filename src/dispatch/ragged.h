@@ -1,9 +1,8 @@
 // Ragged shards: ranks that read data of their own hold as many rows as they
 // happened to read. The few rows that are in excess of torch.chunk's parts move
-// to the ranks that lack them; the order of the rows stays.
+// to the ranks that lack them; the order of the rows stays. Which ones these
+// are is planned here; move_rows.h carries it out.
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <vector>
@@ -47,10 +46,5 @@ using RowSteps = std::vector<RowStep>;
 
 // What makes parts of these shapes torch.chunk's. Empty where they are.
 RowSteps plan_rows(const RaggedShapes& parts);
-
-// Carries the steps out. Differentiable; the results are contiguous.
-// Communicates, and so does the backward pass.
-std::vector<at::Tensor> move_rows(
-    const DeviceMesh& mesh, const RowSteps& steps, at::TensorList locals);
 
 }  // namespace tessera::detail

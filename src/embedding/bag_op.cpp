@@ -23,7 +23,7 @@ BagPart part_of(const at::Tensor& weight, const BagLocal& local) {
   return {local.first_row, local.table_rows.value_or(weight.size(0))};
 }
 
-at::Tensor no_argmax(const at::Tensor& weight) {
+at::Tensor empty_argmax(const at::Tensor& weight) {
   return at::empty({0}, weight.options().dtype(at::kInt));
 }
 
@@ -34,8 +34,6 @@ struct BagGrad {
   at::Tensor indices;
   at::Tensor offsets;
   at::Tensor weight;
-  static constexpr auto kMembers = std::tuple{
-      &BagGrad::grad, &BagGrad::indices, &BagGrad::offsets, &BagGrad::weight};
 };
 
 // The gradient of the table.
@@ -51,12 +49,6 @@ struct BagBackward {
     std::optional<at::Tensor> argmax;
     BagArgs options;
     BagLocal local;
-    static constexpr auto kMembers = std::tuple{
-        &Args::of,
-        &Args::per_sample_weights,
-        &Args::argmax,
-        &Args::options,
-        &Args::local};
   };
 
   static at::Tensor on_data(const Args& args) {
@@ -96,8 +88,6 @@ struct BagWeightsBackward {
     BagGrad of;
     BagArgs options;
     BagLocal local;
-    static constexpr auto kMembers =
-        std::tuple{&Args::of, &Args::options, &Args::local};
   };
 
   static at::Tensor on_data(const Args& args) {
@@ -146,19 +136,50 @@ BagIndices local_bags(
 
 BagMax plain_bag(const Bag::Args& args, BagEmpty empty) {
   check_bag_table(args.weight);
-  const auto part = part_of(args.weight, args.local);
-  const auto input = local_bags(args.bags, args.options, args.local);
-  if (args.options.mode == BagMode::kMax) {
-    return embedding_bag_max_part(args.weight, part, input, empty);
+  return pool_part(
+      args.weight,
+      part_of(args.weight, args.local),
+      local_bags(args.bags, args.options, args.local),
+      args.options.mode,
+      empty);
+}
+
+BagMax pool_part(
+    const at::Tensor& weight,
+    const BagPart& part,
+    const BagIndices& bags,
+    BagMode mode,
+    BagEmpty empty,
+    std::optional<at::ScalarType> dtype) {
+  if (mode == BagMode::kMax) {
+    return embedding_bag_max_part(weight, part, bags, empty);
+  }
+  return {embedding_bag_part(weight, part, bags, mode, dtype), at::Tensor()};
+}
+
+BagGradient bag_gradient(
+    const at::Tensor& grad,
+    const BagPart& part,
+    BagIndices bags,
+    BagMode mode,
+    const at::Tensor& argmax) {
+  if (auto& weights = bags.per_sample_weights; weights.has_value()) {
+    weights = weights->to(grad.scalar_type());
   }
   return {
-      embedding_bag_part(args.weight, part, input, args.options.mode),
-      no_argmax(args.weight)};
+      grad,
+      part,
+      std::move(bags),
+      mode,
+      mode == BagMode::kMax ? std::optional(argmax) : std::nullopt};
 }
 
 Bag::Result Bag::on_data(const Args& args) {
   auto pooled = plain_bag(args, BagEmpty::kZero);
-  return {std::move(pooled.values), std::move(pooled.argmax)};
+  return {
+      std::move(pooled.values),
+      pooled.argmax.defined() ? std::move(pooled.argmax)
+                              : empty_argmax(args.weight)};
 }
 
 Bag::Result Bag::on_meta(const Args& args) {
@@ -171,7 +192,7 @@ Bag::Result Bag::on_meta(const Args& args) {
       pooled,
       args.options.mode == BagMode::kMax
           ? at::empty(pooled.sizes(), pooled.options().dtype(at::kInt))
-          : no_argmax(args.weight)};
+          : empty_argmax(args.weight)};
 }
 
 Bag::Result Bag::run(const Args& args) {

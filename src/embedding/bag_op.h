@@ -22,12 +22,6 @@ struct BagArgs {
   // Each shard of a distributed tensor's indices holds whole bags.
   bool whole_bags = false;
   bool sparse = false;  // the gradient holds only the touched rows
-  static constexpr auto kMembers = std::tuple{
-      &BagArgs::mode,
-      &BagArgs::include_last_offset,
-      &BagArgs::padding_idx,
-      &BagArgs::whole_bags,
-      &BagArgs::sparse};
 };
 
 // How many bags these offsets begin.
@@ -42,12 +36,6 @@ struct BagLocal {
   int64_t first_bag = 0;
   std::optional<int64_t> bag_count = std::nullopt;
   int64_t first_index = 0;
-  static constexpr auto kMembers = std::tuple{
-      &BagLocal::first_row,
-      &BagLocal::table_rows,
-      &BagLocal::first_bag,
-      &BagLocal::bag_count,
-      &BagLocal::first_index};
 };
 
 // What of them lives at `position`, where `table` and `batch` are the layouts
@@ -59,10 +47,6 @@ struct BagTensors {
   at::Tensor indices;
   at::Tensor offsets;
   std::optional<at::Tensor> per_sample_weights;
-  static constexpr auto kMembers = std::tuple{
-      &BagTensors::indices,
-      &BagTensors::offsets,
-      &BagTensors::per_sample_weights};
 };
 
 // The bags of a part, as its indices see them.
@@ -89,8 +73,6 @@ struct Bag {
     BagTensors bags;
     BagArgs options;
     BagLocal local;
-    static constexpr auto kMembers =
-        std::tuple{&Args::weight, &Args::bags, &Args::options, &Args::local};
   };
   static Result on_data(const Args& args);
   static Result on_meta(const Args& args);
@@ -103,7 +85,26 @@ struct Bag {
 };
 
 // The pooled rows of plain tensors, with `empty` where a part has no entry of a
-// bag.
+// bag; the argmax is undefined but for maxima.
 BagMax plain_bag(const Bag::Args& args, BagEmpty empty);
+
+// The same, of a part of a table. Sums and means are of `dtype`: see
+// embedding_bag_part.
+BagMax pool_part(
+    const at::Tensor& weight,
+    const BagPart& part,
+    const BagIndices& bags,
+    BagMode mode,
+    BagEmpty empty = BagEmpty::kZero,
+    std::optional<at::ScalarType> dtype = std::nullopt);
+
+// What pool_part's result of these bags, with its argmax, gives the backward
+// pass where its gradient is `grad`.
+BagGradient bag_gradient(
+    const at::Tensor& grad,
+    const BagPart& part,
+    BagIndices bags,
+    BagMode mode,
+    const at::Tensor& argmax);
 
 }  // namespace tessera::detail

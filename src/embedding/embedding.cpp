@@ -12,7 +12,7 @@
 #include "embedding/gathered_lookup.h"
 #include "embedding/lookup_op.h"
 #include "embedding/lookup_strategy.h"
-#include "embedding/make_lookup.h"
+#include "embedding/table_lookup.h"
 #include "kernels/lookup/embedding_index.h"
 #include "tessera/embedding.h"
 #include "tessera/shard_math.h"
@@ -125,35 +125,18 @@ at::Tensor exchange_lookup(
   const SpecPtr& table = distributed_meta(weight).spec;
   const std::array layouts{table, distributed_meta(indices).spec};
   const CommCauseGuard cause(kLookupCause, layouts);
-  const Sizes bounds = owner_bounds(*table, layout.mesh_dim);
-  LocalError error;
-  std::vector<Route> routes;
-  std::vector<Parts> counts;
-  std::vector<LookupInput> inputs;
+  LookupRequest request{table, layout.mesh_dim, {}};
   for (const auto& shard : current_shards(indices)) {
-    Route route;
-    if (error.text.empty()) {
-      error = local_error_of([&] { route = route_rows(shard, bounds); });
-    }
-    counts.emplace_back(route.counts.begin(), route.counts.end());
-    routes.push_back(std::move(route));
-    inputs.push_back({shard, at::Tensor(), at::Tensor()});
+    request.inputs.push_back({.indices = shard, .offsets = {}});
   }
-  auto asked =
-      shake_hands({table->mesh, layout.mesh_dim}, std::move(counts), error);
-  RowExchange exchange(
-      {table, layout.mesh_dim, /*silent=*/false},
-      std::move(routes),
-      std::move(asked));
-  LookupRequest request{table, layout.mesh_dim, std::move(inputs)};
   request.query.padding_idx = args.padding_idx;
+  request.query.strategy = BagStrategy::Rows;
   request.query.sparse = args.sparse;
   request.query.pools = false;
   request.query.caller = &kEmbeddingCaller;
   request.gradient =
       Spec::make(table->mesh, layout.gradient, table->sizes, table->dtype);
-  const auto rows = run_lookup(
-      weight, {}, make_row_lookup(std::move(request), {}, std::move(exchange)));
+  const auto rows = look_up(weight, std::move(request), {});
   Sizes sizes(indices.sizes());
   sizes.push_back(weight.size(1));
   return from_shards(

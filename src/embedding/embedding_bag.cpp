@@ -54,16 +54,6 @@ struct AtenBag {
     std::optional<at::Tensor> per_sample_weights;
     bool include_last_offset = false;
     int64_t padding_idx = -1;
-    static constexpr auto kMembers = std::tuple{
-        &Args::weight,
-        &Args::indices,
-        &Args::offsets,
-        &Args::scale_grad_by_freq,
-        &Args::mode,
-        &Args::sparse,
-        &Args::per_sample_weights,
-        &Args::include_last_offset,
-        &Args::padding_idx};
   };
 };
 using AtenBagFunctions = OpFunctions<AtenBag>;

@@ -15,7 +15,8 @@ namespace {
 template <class Message>
 std::vector<std::vector<Message>> swap_messages(
     MeshDim at, c10::ArrayRef<std::vector<Message>> messages) {
-  constexpr int64_t kWords = sizeof(Message) / sizeof(int64_t);
+  constexpr int64_t kWordBytes = 8;
+  constexpr int64_t kWords = sizeof(Message) / kWordBytes;
   const int64_t ranks = at.mesh.size(at.dim);
   Shards words;
   for (const auto& mine : messages) {
@@ -44,31 +45,37 @@ bool any_flag(const BagRequests& told, int64_t flag) {
   });
 }
 
-}  // namespace
-
-std::vector<Parts> shake_hands(
-    MeshDim at, std::vector<Parts> counts, const LocalError& error) {
+// Only how many rows each rank asks for: 8 bytes a pair, -1 of a rank with a
+// local error. Other groups of the mesh do not see that, and agree first.
+Handshake tell_rows(
+    MeshDim at, c10::ArrayRef<BagRequests> requests, const LocalError& error) {
   auto& comm = collectives(at.mesh);
   if (at.mesh.ndim() > 1) {
     comm.agree(at.mesh, error.text, error.kind);
   }
   std::vector<std::vector<int64_t>> messages;
-  for (const auto& mine : counts) {
-    // A rank without counts has an error.
-    messages.emplace_back(mine.begin(), mine.end());
-    messages.back().resize(at.mesh.size(at.dim), -1);
+  for (const auto& mine : requests) {
+    messages.emplace_back();
+    for (const auto& request : mine) {
+      messages.back().push_back(error.text.empty() ? request.rows : -1);
+    }
   }
+  Handshake result;
   bool failed = false;
-  std::vector<Parts> told;
   for (const auto& theirs : swap_messages<int64_t>(at, messages)) {
-    failed |= *std::min_element(theirs.begin(), theirs.end()) < 0;
-    told.emplace_back(theirs.begin(), theirs.end());
+    result.told.emplace_back();
+    for (const int64_t rows : theirs) {
+      failed |= rows < 0;
+      result.told.back().emplace_back().rows = rows;
+    }
   }
   if (failed) {
     comm.agree(at.mesh, error.text, error.kind);
   }
-  return told;
+  return result;
 }
+
+}  // namespace
 
 Parts each_of(const BagRequests& requests, int64_t BagRequest::*number) {
   Parts numbers;
@@ -80,7 +87,7 @@ Parts each_of(const BagRequests& requests, int64_t BagRequest::*number) {
 
 BagRequests bag_requests(
     const LookupRequest& request, size_t local, const LocalError& error) {
-  const bool weighted = request.inputs[local].per_sample_weights.defined();
+  const bool weighted = request.inputs[local].per_sample_weights.has_value();
   BagRequest told;
   told.flags = (error.text.empty() ? 0 : BagRequest::kLocalError) |
                (weighted ? BagRequest::kPerSampleWeights : 0) |
@@ -94,7 +101,10 @@ Handshake shake_hands(
     MeshDim at,
     c10::ArrayRef<BagRequests> requests,
     const LocalError& error,
-    const char* caller) {
+    const LookupCaller& caller) {
+  if (caller.asks_alike) {
+    return tell_rows(at, requests, error);
+  }
   Handshake result;
   result.told = swap_messages<BagRequest>(at, requests);
   bool failed = false;
@@ -125,7 +135,7 @@ Handshake shake_hands(
   TORCH_CHECK_VALUE(
       alike,
       "[",
-      caller,
+      caller.name,
       "] the ranks were given different options (mode, padding_idx, max_norm, "
       "norm_type, strategy or update) or different offsets: give every rank "
       "the same");
@@ -133,7 +143,7 @@ Handshake shake_hands(
   TORCH_CHECK_VALUE(
       recorded_alike,
       "[",
-      caller,
+      caller.name,
       "] some ranks' results require grad and others' do not: let the weight "
       "require grad on every rank or on none, and per_sample_weights on those "
       "ranks alone only if the weight does too");

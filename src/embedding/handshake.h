@@ -10,13 +10,6 @@
 
 namespace tessera::detail {
 
-// How many rows each rank of the group asks of each local position, where
-// `counts[i]` is what position i asks of each rank. 8 bytes a pair. If a rank
-// has a local error, every rank throws it (on a mesh of several dimensions by
-// an agreement, which comes first: only the group sees the counts).
-std::vector<Parts> shake_hands(
-    MeshDim at, std::vector<Parts> counts, const LocalError& error);
-
 // What one rank tells one other of its bags. All members are sent: 8 bytes
 // each.
 struct BagRequest {
@@ -62,11 +55,13 @@ struct Handshake {
 // Throws the first rank's local error, or c10::ValueError where queries differ
 // or only some ranks record gradients, on every rank alike. requests[i][c] is
 // what local position i tells rank c: 72 bytes a pair. An agreement besides if
-// there is an error.
+// there is an error. Where the caller's ranks ask alike, only `rows` are told,
+// 8 bytes a pair, and on a mesh of several dimensions the agreement comes
+// first: only the group sees the counts.
 Handshake shake_hands(
     MeshDim at,
     c10::ArrayRef<BagRequests> requests,
     const LocalError& error,
-    const char* caller);
+    const LookupCaller& caller);
 
 }  // namespace tessera::detail

@@ -4,7 +4,6 @@
 #include <ATen/ops/eq.h>
 
 #include "embedding/embedding.h"
-#include "kernels/lookup/embedding.h"
 
 namespace tessera::detail {
 
@@ -72,24 +71,11 @@ Gradients Lookup::backward(SavedContext* ctx, const Gradients& grads) {
 
 at::Tensor LookupBackward::on_data(const Args& args) {
   check_grad(args);
-  const auto& options = args.options;
   const int64_t rows = args.weight.size(0);
-  const int64_t table_rows = args.rows.size.value_or(rows);
-  if (!options.sparse) {
-    return lookup_rows_backward(
-        args.grad,
-        {args.indices, args.rows.first, rows, table_rows},
-        options.padding_idx,
-        options.scale_grad_by_freq);
-  }
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !options.scale_grad_by_freq,
-      "[embedding] scale_grad_by_freq is not supported for sparse "
-      "gradients: leave one of them off");
-  return lookup_rows_sparse_backward(
+  return rows_gradient(
       args.grad,
-      {args.indices, args.rows.first, rows, table_rows},
-      options.padding_idx);
+      {args.indices, args.rows.first, rows, args.rows.size.value_or(rows)},
+      args.options);
 }
 
 at::Tensor LookupBackward::on_meta(const Args& args) {
@@ -119,6 +105,19 @@ Gradients LookupBackward::backward(SavedContext* ctx, const Gradients& grads) {
         at::eq(indices, args.options.padding_idx).unsqueeze(-1), 0);
   }
   return {grad};
+}
+
+at::Tensor rows_gradient(
+    const at::Tensor& grad, const HeldRows& held, const LookupArgs& options) {
+  const auto& [padding_idx, scale_grad_by_freq, sparse] = options;
+  if (!sparse) {
+    return lookup_rows_backward(grad, held, padding_idx, scale_grad_by_freq);
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !scale_grad_by_freq,
+      "[embedding] scale_grad_by_freq is not supported for sparse "
+      "gradients: leave one of them off");
+  return lookup_rows_sparse_backward(grad, held, padding_idx);
 }
 
 void register_lookup_op(OpRegistry& ops) {

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "dispatch/own_op.h"
+#include "kernels/lookup/embedding.h"
 
 namespace tessera::detail {
 
@@ -18,10 +19,6 @@ struct LookupArgs {
   int64_t padding_idx = -1;  // a row that gets no gradient; -1 for none
   bool scale_grad_by_freq = false;
   bool sparse = false;  // the gradient holds only the touched rows
-  static constexpr auto kMembers = std::tuple{
-      &LookupArgs::padding_idx,
-      &LookupArgs::scale_grad_by_freq,
-      &LookupArgs::sparse};
 };
 
 // out[..., :] is the row of each index; zeros for rows that are not held.
@@ -37,8 +34,6 @@ struct Lookup {
     at::Tensor indices;
     LookupArgs options;
     HeldPart rows;
-    static constexpr auto kMembers =
-        std::tuple{&Args::weight, &Args::indices, &Args::options, &Args::rows};
   };
   static at::Tensor on_data(const Args& args);
   static at::Tensor on_meta(const Args& args);
@@ -62,12 +57,6 @@ struct LookupBackward {
     at::Tensor weight;
     LookupArgs options;
     HeldPart rows;
-    static constexpr auto kMembers = std::tuple{
-        &Args::grad,
-        &Args::indices,
-        &Args::weight,
-        &Args::options,
-        &Args::rows};
   };
   static at::Tensor on_data(const Args& args);
   static at::Tensor on_meta(const Args& args);
@@ -75,5 +64,10 @@ struct LookupBackward {
   static void save(SavedContext* ctx, const Args& args, const at::Tensor&);
   static Gradients backward(SavedContext* ctx, const Gradients& grads);
 };
+
+// The gradient of a part's rows, where `grad` is that of what they were looked
+// up for. Throws c10::NotImplementedError for one both sparse and scaled.
+at::Tensor rows_gradient(
+    const at::Tensor& grad, const HeldRows& held, const LookupArgs& options);
 
 }  // namespace tessera::detail

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "dispatch/run_by_rule.h"
-#include "embedding/row_exchange.h"
+#include "kernels/route/bag_route.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {

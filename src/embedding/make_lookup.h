@@ -1,10 +1,10 @@
 // The strategies of lookups, each a TableLookup in the file of its name.
 #pragma once
 
-#include "embedding/bag_route.h"
 #include "embedding/handshake.h"
 #include "embedding/row_exchange.h"
 #include "embedding/table_lookup.h"
+#include "kernels/route/bag_route.h"
 
 namespace tessera::detail {
 

@@ -194,7 +194,7 @@ void compare_offsets(const BagCall& call, int64_t m, uint64_t offsets) {
     const std::vector<BagRequests> requests(
         mesh.local_positions().size(), BagRequests(mesh.size(m), request));
     const CommCauseGuard cause(kBagCaller.cause);
-    shake_hands({mesh, m}, requests, {}, kBagCaller.name);
+    shake_hands({mesh, m}, requests, {}, kBagCaller);
     return;
   }
   const SameOnAllRanks same(offsets, kOffsetsDiffer);
@@ -221,18 +221,16 @@ LocalError bags_by_rank(
     auto mine = no_input(tables[i].device());
     if (error.text.empty()) {
       error = local_error_of([&] {
-        const auto bags = local_bags(
+        mine = local_bags(
             {indices[i],
              offsets[i],
              weights.empty() ? std::nullopt : std::optional(weights[i])},
             args.options,
             bags_at(call.table(), call.batch(), call.bags(), positions[i]));
-        auto bounds = checked_bag_bounds(
-            tables[i], call.table().sizes[0], bags, args.options.mode);
-        mine = {
-            bags.indices.contiguous(),
-            std::move(bounds),
-            bags.per_sample_weights.value_or(at::Tensor())};
+        mine.offsets = checked_bag_bounds(
+            tables[i], call.table().sizes[0], mine, args.options.mode);
+        mine.include_last_offset = true;
+        mine.indices = mine.indices.contiguous();
       });
     }
     by_rank.push_back(std::move(mine));
@@ -247,11 +245,11 @@ at::Tensor exchange_bags(
   std::vector<LookupInput> by_rank;
   const auto error = bags_by_rank(call, layout, by_rank);
   const auto& weight = call.args.weight;
+  const SpecPtr& table = distributed_meta(weight).spec;
+  const CommCauseGuard cause(kBagCaller.cause, table);
   const auto pooled = look_up(
       weight,
-      layout.mesh_dim,
-      std::move(by_rank),
-      query_of(call, offsets),
+      {table, layout.mesh_dim, std::move(by_rank), query_of(call, offsets)},
       error);
   const Sizes sizes{call.bags(), weight.size(1)};
   return from_shards(

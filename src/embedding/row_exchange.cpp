@@ -1,6 +1,7 @@
 #include "embedding/row_exchange.h"
 
 #include "kernels/lookup/embedding.h"
+#include "kernels/route/bag_route.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {
@@ -30,7 +31,7 @@ RowExchange::RowExchange(
   Shards wanted;
   for (const auto& route : routes_) {
     wanted.push_back(route.wanted.to(index_dtype(move_.table->sizes[0])));
-    wanted_counts_.emplace_back(route.counts.begin(), route.counts.end());
+    wanted_counts_.push_back(route.counts);
   }
   asked_ = move_(wanted, wanted_counts_, asked_counts_);
 }

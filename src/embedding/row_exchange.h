@@ -18,11 +18,6 @@ namespace tessera::detail {
 // Requires: no other mesh dimension shards the rows.
 Sizes owner_bounds(const Spec& table, int64_t mesh_dim);
 
-// Rows are numbered from 0, so that few tables need 8 bytes.
-inline at::ScalarType index_dtype(int64_t rows) {
-  return rows <= std::numeric_limits<int32_t>::max() ? at::kInt : at::kLong;
-}
-
 // Moves rows of dim 0 within the groups along a mesh dimension, where lists say
 // how many go to and come from each rank.
 struct RowMover {

@@ -1,6 +1,6 @@
 // Lookups in a row-wise sharded table: the handshake, and what follows from it.
-#include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "comm/result.h"
 #include "embedding/lookup_strategy.h"
@@ -10,18 +10,23 @@ namespace tessera::detail {
 
 namespace {
 
-// Where the distinct rows are asked for from the start.
-void tell(
-    BagRequests& requests, const Route& route, int64_t self, bool padding) {
-  int64_t all_rows = 0;
-  for (size_t c = 0; c < requests.size(); ++c) {
-    requests[c].rows = route.counts[c];
-    all_rows += static_cast<int64_t>(c) == self ? 0 : route.counts[c];
+// Where each row that is looked up goes, and where bags may be pooled by owners
+// each entry.
+BagRoute route_of(
+    const LookupInput& input,
+    const LookupQuery& query,
+    const BagOwners& owners) {
+  if (query.strategy != BagStrategy::Rows) {
+    return route_bags(input, owners);
   }
-  for (auto& request : requests) {
-    request.all_rows = all_rows;
-    request.flags |= padding ? BagRequest::kPadding : 0;
-  }
+  const Sizes none(owners.bounds.size() - 1, 0);
+  BagRoute route{none, none, none};
+  route.rows =
+      route_other_rows(input.indices, owners.bounds, input.padding_idx);
+  route.row_counts = route.rows->counts;
+  route.row_counts[owners.self] = 0;
+  route.padding = route.rows->left_out;
+  return route;
 }
 
 void tell(BagRequests& requests, const BagRoute& route, int64_t self) {
@@ -38,73 +43,70 @@ void tell(BagRequests& requests, const BagRoute& route, int64_t self) {
   }
 }
 
+// The exchange of the distinct rows, which every rank has told of.
+RowExchange exchange_rows(
+    const LookupRequest& request,
+    const Handshake& handshake,
+    c10::IntArrayRef bounds,
+    std::vector<BagRoute> routes) {
+  std::vector<Route> rows;
+  std::vector<Parts> asked;
+  for (size_t i = 0; i < routes.size(); ++i) {
+    const auto& input = request.inputs[i];
+    rows.push_back(
+        routes[i].rows.has_value()
+            ? *std::move(routes[i].rows)
+            : route_other_rows(input.indices, bounds, input.padding_idx));
+    const int64_t self = request.coordinate(i);
+    asked.push_back(each_of(handshake.told[i], &BagRequest::rows));
+    asked[i][self] = rows[i].counts[self];
+  }
+  return RowExchange(
+      {request.table, request.mesh_dim, handshake.settled.silent},
+      std::move(rows),
+      std::move(asked));
+}
+
 }  // namespace
 
 LookupPtr make_row_wise_lookup(
     LookupRequest request, const LocalError& known_error) {
-  const Spec& table = *request.table;
   const LookupQuery& query = request.query;
-  const Sizes bounds = owner_bounds(table, request.mesh_dim);
-  const auto rows_of = [&](const LookupInput& input) {
-    return finish_route(start_route(input.indices, bounds, query.left_out()));
-  };
-  std::vector<Route> rows;
-  std::vector<BagRoute> bags;
-  const auto route = [&](size_t i, const LookupInput& input) {
-    if (query.strategy == BagStrategy::Rows) {
-      rows.push_back(rows_of(input));
-    } else {
-      bags.push_back(route_bags(input, query, bounds, request.coordinate(i)));
-    }
-  };
-  // On a GPU this is where bad indices are found.
+  const Sizes bounds = owner_bounds(*request.table, request.mesh_dim);
   LocalError error = known_error;
+  std::vector<BagRoute> routes;
   for (size_t i = 0; i < request.inputs.size(); ++i) {
     const auto& input = request.inputs[i];
+    const BagOwners owners{
+        bounds, request.coordinate(i), query.strategy == BagStrategy::Cheapest};
+    std::optional<BagRoute> route;
     if (error.text.empty()) {
-      error = local_error_of([&] { route(i, input); });
+      // On a GPU this is where bad indices are found.
+      error = local_error_of([&] { route = route_of(input, query, owners); });
     }
-    if (!error.text.empty()) {
-      route(i, no_input(input.indices.device()));
-    }
+    routes.push_back(
+        route.has_value()
+            ? *std::move(route)
+            : route_of(no_input(input.indices.device()), query, owners));
   }
   std::vector<BagRequests> requests;
-  for (size_t i = 0; i < request.inputs.size(); ++i) {
-    const int64_t self = request.coordinate(i);
+  for (size_t i = 0; i < routes.size(); ++i) {
     requests.push_back(bag_requests(request, i, error));
-    if (query.strategy == BagStrategy::Rows) {
-      const bool padding = query.max_norm.has_value() && rows[i].left_out;
-      tell(requests[i], rows[i], self, padding);
-    } else {
-      tell(requests[i], bags[i], self);
-    }
+    tell(requests[i], routes[i], request.coordinate(i));
   }
   const auto handshake =
-      shake_hands(request.along(), requests, error, query.caller->name);
-  const auto& [told, settled, sum] = handshake;
+      shake_hands(request.along(), requests, error, *query.caller);
   // The argmax is counted from 0, and one number is kept for "none".
   const auto argmax_dtype =
-      sum.longest <= std::numeric_limits<uint8_t>::max() ? at::kByte : at::kInt;
-  if (owners_pool(request, settled, sum, argmax_dtype)) {
+      handshake.sum.longest <= std::numeric_limits<uint8_t>::max() ? at::kByte
+                                                                   : at::kInt;
+  if (owners_pool(request, handshake.settled, handshake.sum, argmax_dtype)) {
     return make_pooled_lookup(
-        std::move(request), handshake, std::move(bags), argmax_dtype);
+        std::move(request), handshake, std::move(routes), argmax_dtype);
   }
-  std::vector<Parts> asked;
-  for (size_t i = 0; i < request.inputs.size(); ++i) {
-    if (rows.size() == i) {
-      rows.push_back(
-          bags[i].rows.has_value() ? std::move(*bags[i].rows)
-                                   : rows_of(request.inputs[i]));
-    }
-    const int64_t self = request.coordinate(i);
-    asked.push_back(each_of(told[i], &BagRequest::rows));
-    asked[i][self] = rows[i].counts[self];
-  }
-  RowExchange exchange(
-      {request.table, request.mesh_dim, settled.silent},
-      std::move(rows),
-      std::move(asked));
-  return make_row_lookup(std::move(request), settled, std::move(exchange));
+  auto exchange = exchange_rows(request, handshake, bounds, std::move(routes));
+  return make_row_lookup(
+      std::move(request), handshake.settled, std::move(exchange));
 }
 
 }  // namespace tessera::detail

@@ -7,7 +7,6 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <algorithm>
 #include <bit>
 
 #include "comm/comm_event.h"
@@ -26,7 +25,8 @@ const LookupCaller kEmbeddingCaller{
     "embedding",
     "aten::embedding",
     "aten::embedding_backward",
-    "hold an EmbeddingScope with LookupStrategy::Gather"};
+    "hold an EmbeddingScope with LookupStrategy::Gather",
+    /*asks_alike=*/true};
 const LookupCaller kShardedEmbeddingCaller{
     "embedding",
     "tessera::embedding_bag",
@@ -101,7 +101,10 @@ class LookupNode : public torch::autograd::Function<LookupNode> {
             : make_distributed(lookup.gradient(), std::move(result.table)));
     for (size_t i = 0; i < local.size(); ++i) {
       if (lookup.has_weights(i)) {
-        all.push_back(std::move(result.per_sample_weights[i]));
+        all.push_back(
+            result.per_sample_weights.empty()
+                ? at::Tensor()
+                : std::move(result.per_sample_weights[i]));
       }
     }
     all.emplace_back();
@@ -129,7 +132,10 @@ int64_t LookupQuery::fingerprint() const {
 
 LookupInput no_input(at::Device device) {
   const auto options = at::TensorOptions(at::kLong).device(device);
-  return {at::empty({0}, options), at::zeros({1}, options), at::Tensor()};
+  return {
+      .indices = at::empty({0}, options),
+      .offsets = at::zeros({1}, options),
+      .include_last_offset = true};
 }
 
 at::ScalarType TableLookup::sum_dtype() const {
@@ -146,26 +152,38 @@ std::optional<at::Tensor> TableLookup::weights_of(size_t local) const {
   if (!settled_.per_sample_weights) {
     return std::nullopt;
   }
-  const auto& [indices, bounds, weights] = input(local);
-  return weights.defined()
-             ? weights
+  const auto& mine = input(local);
+  return mine.per_sample_weights.has_value()
+             ? mine.per_sample_weights
              : at::ones(
-                   indices.sizes(), indices.options().dtype(table().dtype));
+                   mine.indices.sizes(),
+                   mine.indices.options().dtype(table().dtype));
 }
 
-void TableLookup::take_gradient(
-    size_t local,
-    const BagGradient& bags,
-    const at::Tensor& weight,
-    Gradients& result) const {
-  if (query().step.has_value()) {
-    embedding_bag_step_(current_shards(weight)[local], bags, *query().step);
-    return;
-  }
+at::Tensor TableLookup::part_gradient(
+    size_t local, const at::Tensor& given) const {
   const auto backward = query().sparse ? embedding_bag_sparse_backward
                                        : embedding_bag_dense_backward;
-  result.table.push_back(
-      backward(bags, held_rows(local).size).to(table().dtype));
+  return backward(reaching(local, given), held_rows(local).size);
+}
+
+TableLookup::Gradients TableLookup::backward(const BackwardPass& pass) const {
+  const auto& [grads, weight, table_needs_grad] = pass;
+  const auto given = to_owners(grads);
+  Gradients result;
+  if (settled_.weights_need_grad) {
+    result.per_sample_weights =
+        weight_gradients(grads, given, current_shards(weight));
+  }
+  for (size_t i = 0; table_needs_grad && i < given.size(); ++i) {
+    if (query().step.has_value()) {
+      embedding_bag_step_(
+          current_shards(weight)[i], reaching(i, given[i]), *query().step);
+    } else {
+      result.table.push_back(part_gradient(i, given[i]).to(table().dtype));
+    }
+  }
+  return result;
 }
 
 std::vector<at::Tensor> TableLookup::forward(const at::Tensor& weight) {
@@ -184,54 +202,37 @@ std::vector<at::Tensor> TableLookup::forward(const at::Tensor& weight) {
   return look_up(current_shards(weight));
 }
 
-std::vector<at::Tensor> run_lookup(
-    const at::Tensor& weight,
-    at::TensorList per_sample_weights,
-    c10::intrusive_ptr<TableLookup> lookup) {
-  check_current(weight);
-  keep_grad_layouts(weight);
-  keep_grad_layouts(per_sample_weights);
-  return LookupNode::apply(weight, per_sample_weights, std::move(lookup));
-}
-
 std::vector<at::Tensor> look_up(
-    const at::Tensor& weight,
-    int64_t mesh_dim,
-    std::vector<LookupInput> inputs,
-    const LookupQuery& query,
-    const LocalError& error) {
-  const SpecPtr& table = distributed_meta(weight).spec;
-  const CommCauseGuard cause(query.caller->cause, table);
-  const Placement& sharding = table->placements[mesh_dim];
+    const at::Tensor& weight, LookupRequest request, const LocalError& error) {
+  const Spec& table = *request.table;
+  const Placement& sharding = table.placements[request.mesh_dim];
   TORCH_INTERNAL_ASSERT(
-      table->dim() == 2 &&
-      inputs.size() == table->mesh.local_positions().size() &&
+      table.dim() == 2 &&
+      request.inputs.size() == table.mesh.local_positions().size() &&
       (sharding.is_shard(0) ||
-       (sharding.is_shard(1) && table->mesh.ndim() == 1)));
+       (sharding.is_shard(1) && table.mesh.ndim() == 1)));
   std::vector<at::Tensor> weights;
-  for (auto& input : inputs) {
-    if (input.per_sample_weights.defined()) {
-      weights.push_back(input.per_sample_weights);
-      input.per_sample_weights = input.per_sample_weights.detach().contiguous();
+  for (auto& input : request.inputs) {
+    input.padding_idx = request.query.left_out();
+    if (auto& mine = input.per_sample_weights; mine.has_value()) {
+      request.wanted.per_sample_weights |= records(*mine);
+      weights.push_back(*mine);
+      mine = mine->detach().contiguous();
     }
   }
-  const bool by_weights =
-      std::any_of(weights.begin(), weights.end(), [](const auto& tensor) {
-        return records(tensor);
-      });
-  LookupRequest request{
-      table,
-      mesh_dim,
-      std::move(inputs),
-      query,
-      table,
-      {by_weights || records(weight), by_weights}};
+  request.wanted.any = request.wanted.per_sample_weights || records(weight);
+  if (!request.gradient) {
+    request.gradient = request.table;
+  }
   // A table on one rank has all columns of all rows, however it is sharded.
-  const auto make = sharding.is_shard(0) && table->mesh.size() > 1
+  const auto make = sharding.is_shard(0) && table.mesh.size() > 1
                         ? make_row_wise_lookup
                         : make_column_lookup;
   auto lookup = make(std::move(request), error);
-  return run_lookup(weight, weights, std::move(lookup));
+  check_current(weight);
+  keep_grad_layouts(weight);
+  keep_grad_layouts(weights);
+  return LookupNode::apply(weight, at::TensorList(weights), std::move(lookup));
 }
 
 }  // namespace tessera::detail

@@ -2,8 +2,8 @@
 // of rows or bags, of any length, on each rank. What at::embedding,
 // at::embedding_bag and the functions on ShardedTensors share: what is asked,
 // and the autograd node. The strategies are classes of their own: rows that
-// move (row_lookup.cpp), bags that owners pool (pooled_lookup.cpp), and
-// column-wise sharded tables (column_lookup.cpp); see make_lookup.h.
+// move (row_lookup.cpp), bags that owners pool (pooled_lookup.h); see
+// make_lookup.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,6 +27,9 @@ struct LookupCaller {
   const char* cause;
   const char* backward_cause;
   const char* instead;  // of a second derivative
+  // The ranks are known to ask alike, but for which rows: in their handshake
+  // they tell each other only how many.
+  bool asks_alike = false;
 };
 
 extern const LookupCaller kEmbeddingCaller;         // at::embedding
@@ -57,19 +60,18 @@ struct LookupQuery {
   int64_t fingerprint() const;
 };
 
-// What one rank looks up. Bag b holds the entries bounds[b] to bounds[b + 1].
-struct LookupInput {
-  at::Tensor indices;             // int32 or int64, within the table; bags: [n]
-  at::Tensor bounds;              // bags: [bags + 1], int64, from 0 to n
-  at::Tensor per_sample_weights;  // [n], of the table's dtype; or undefined
-
-  int64_t bags() const {
-    return bounds.defined() ? bounds.size(0) - 1 : indices.numel();
-  }
-};
+// What one rank looks up: bags with their last offset, or indices of any shape
+// without offsets. All within the table; look_up() sets padding_idx.
+using LookupInput = BagIndices;
 
 // Of a rank with a local error, whose input is not looked at.
 LookupInput no_input(at::Device device);
+
+// How many results a rank gets.
+inline int64_t result_count(const LookupInput& input) {
+  return input.offsets.defined() ? input.offsets.size(0) - 1
+                                 : input.indices.numel();
+}
 
 // What the backward pass will be for.
 struct WantedGradients {
@@ -115,22 +117,22 @@ class TableLookup : public torch::CustomClassHolder {
     bool table_needs_grad;
   };
   struct Gradients {
-    Shards table;                                // empty where not wanted
-    std::vector<at::Tensor> per_sample_weights;  // undefined likewise
+    Shards table;               // empty where not wanted
+    Shards per_sample_weights;  // likewise
   };
 
   // The result of each local rank. May renormalise the table. Called once.
   std::vector<at::Tensor> forward(const at::Tensor& weight);
   // If the query has a step and the table needs a gradient, the rows move and
   // the result has none.
-  virtual Gradients backward(const BackwardPass& pass) = 0;
+  Gradients backward(const BackwardPass& pass) const;
 
   const LookupQuery& query() const { return request_.query; }
   const SpecPtr& gradient() const { return request_.gradient; }
   bool weights_need_grad() const { return settled_.weights_need_grad; }
   // Whether a local rank has weights of its own.
   bool has_weights(size_t local) const {
-    return input(local).per_sample_weights.defined();
+    return input(local).per_sample_weights.has_value();
   }
 
  protected:
@@ -141,6 +143,16 @@ class TableLookup : public torch::CustomClassHolder {
   // it holds and any rank looks up, and any others.
   virtual at::Tensor looked_up(size_t local) const = 0;
   virtual std::vector<at::Tensor> look_up(ShardsRef shards) = 0;
+  // The gradients of what owners sent, on the owners.
+  virtual Shards to_owners(ShardsRef grads) const = 0;
+  // The bags that reach a local position's rows, whose results have the
+  // gradient `given`.
+  virtual BagGradient reaching(size_t local, const at::Tensor& given) const = 0;
+  // The gradient that a local position's part has from them.
+  virtual at::Tensor part_gradient(size_t local, const at::Tensor& given) const;
+  // Of each local position's per_sample_weights. `given` are to_owners(grads).
+  virtual Shards weight_gradients(
+      ShardsRef grads, ShardsRef given, ShardsRef tables) const = 0;
 
   const Spec& table() const { return *request_.table; }
   const LookupInput& input(size_t local) const {
@@ -151,45 +163,27 @@ class TableLookup : public torch::CustomClassHolder {
   at::ScalarType sum_dtype() const;
   // The rows that a local position holds.
   Range held_rows(size_t local) const;
+  BagPart part(size_t local) const { return {held_rows(local).begin, rows()}; }
   // The per_sample_weights of a rank: ones if only others have some.
   std::optional<at::Tensor> weights_of(size_t local) const;
-
-  // Adds the gradient of a local position's part to `result`, which follows
-  // from the bags that reach its rows; or makes the query's step.
-  void take_gradient(
-      size_t local,
-      const BagGradient& bags,
-      const at::Tensor& weight,
-      Gradients& result) const;
 
   const LookupRequest request_;
   const SettledLookup settled_;
 };
 
-// Runs a lookup, recorded for autograd: differentiable by `weight` and by the
-// `per_sample_weights` of the ranks that have some.
-std::vector<at::Tensor> run_lookup(
-    const at::Tensor& weight,
-    at::TensorList per_sample_weights,
-    c10::intrusive_ptr<TableLookup> lookup);
-
 // The result of each local rank's input, one for each of the mesh's local
-// positions: [bags, d], or the input's shape and d.
-// Requires: `weight` is distributed, and the dimension `mesh_dim` of its mesh
-// shards its rows or, on a 1-d mesh, its columns. On a mesh of several
-// dimensions no other one shards the rows (each group along `mesh_dim` looks up
-// the columns it has), and ranks that differ only in other coordinates have the
-// same input.
+// positions: [bags, d], or the input's shape and d. `request` needs no
+// `wanted`, nor `gradient` where that has the table's layout. Requires:
+// `weight` is distributed, and the dimension `mesh_dim` of its mesh shards its
+// rows or, on a 1-d mesh, its columns. On a mesh of several dimensions no other
+// one shards the rows (each group along `mesh_dim` looks up the columns it
+// has), and ranks that differ only in other coordinates have the same input.
 // Writes the table if there is a max_norm, and in the backward pass if there is
 // a step. Communicates, and so does the backward pass, which every rank must
 // run. If a rank has a local error, every rank throws it; if queries differ, or
 // only some ranks have something that requires grad, every rank throws
 // c10::ValueError.
 std::vector<at::Tensor> look_up(
-    const at::Tensor& weight,
-    int64_t mesh_dim,
-    std::vector<LookupInput> inputs,
-    const LookupQuery& query,
-    const LocalError& error);
+    const at::Tensor& weight, LookupRequest request, const LocalError& error);
 
 }  // namespace tessera::detail

@@ -9,6 +9,7 @@ void register_ops(OpRegistry& ops) {
   register_composites(ops);
   register_factors(ops);
   register_few_rows(ops);
+  register_few_views(ops);
   register_fused_optimizers(ops);
   register_gather(ops);
   register_grad_scaler(ops);

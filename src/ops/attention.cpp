@@ -44,15 +44,6 @@ struct EfficientAttention {
     double dropout = 0;
     bool causal = false;
     std::optional<double> scale;
-    static constexpr auto kMembers = std::tuple{
-        &Args::query,
-        &Args::key,
-        &Args::value,
-        &Args::mask,
-        &Args::logsumexp,
-        &Args::dropout,
-        &Args::causal,
-        &Args::scale};
   };
 
   static Result on_data(const Args& args) {
@@ -103,20 +94,6 @@ struct EfficientAttentionBackward {
     std::array<bool, 4> wanted = {};
     bool causal = false;
     std::optional<double> scale;
-    static constexpr auto kMembers = std::tuple{
-        &Args::grad,
-        &Args::query,
-        &Args::key,
-        &Args::value,
-        &Args::mask,
-        &Args::out,
-        &Args::logsumexp,
-        &Args::seed,
-        &Args::offset,
-        &Args::dropout,
-        &Args::wanted,
-        &Args::causal,
-        &Args::scale};
   };
 
   static Result on_data(const Args& args) {

@@ -30,29 +30,23 @@ struct Affine {
   at::Tensor input;
   std::optional<at::Tensor> weight;
   std::optional<at::Tensor> bias;
-  static constexpr auto kMembers =
-      std::tuple{&Affine::input, &Affine::weight, &Affine::bias};
 };
 
 struct Running {
   std::optional<at::Tensor> mean;
   std::optional<at::Tensor> var;
-  static constexpr auto kMembers = std::tuple{&Running::mean, &Running::var};
 };
 
 // The same where the schema says that they are written.
 struct WrittenRunning {
   Written mean;
   Written var;
-  static constexpr auto kMembers =
-      std::tuple{&WrittenRunning::mean, &WrittenRunning::var};
   operator Running() const { return {mean.tensor, var.tensor}; }
 };
 
 struct Rates {
   double momentum;
   double eps;
-  static constexpr auto kMembers = std::tuple{&Rates::momentum, &Rates::eps};
 };
 
 std::optional<at::Tensor> in_dtype(
@@ -149,13 +143,6 @@ struct Saved {
   bool train = false;
   double eps = 0;
   std::array<bool, 3> wanted = {};
-  static constexpr auto kMembers = std::tuple{
-      &Saved::running,
-      &Saved::mean,
-      &Saved::invstd,
-      &Saved::train,
-      &Saved::eps,
-      &Saved::wanted};
 };
 
 BatchNormResults batch_norm_backward(

@@ -1,5 +1,6 @@
-// A few elements of a sharded dimension. By the rules of views and indexing the
-// whole dimension would be gathered; here only what is asked for moves.
+// Lookups of a few elements of a sharded dimension. By the rules of views and
+// indexing the whole dimension would be gathered; here only what is asked for
+// moves. Views of a few elements are in few_views.cpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,6 +8,11 @@
 #include "dispatch/op_info.h"
 
 namespace tessera::detail {
+
+// A negative dimension counts from the end. Not checked: asks_for_few is.
+inline int64_t from_front(int64_t dim, const at::Tensor& self) {
+  return dim < 0 ? dim + self.dim() : dim;
+}
 
 // Whether a mesh dimension shards `dim`, of which `count` elements are asked
 // for, and moving those costs less than gathering all.

@@ -26,8 +26,6 @@ struct GatherPartBackward {
     at::Tensor index;
     at::Tensor self;
     HeldPart part;
-    static constexpr auto kMembers = std::tuple{
-        &Args::grad, &Args::dim, &Args::index, &Args::self, &Args::part};
   };
   static at::Tensor on_data(const Args& args) {
     return gather_part_backward(
@@ -59,8 +57,6 @@ struct GatherPart {
     int64_t dim = 0;
     at::Tensor index;
     HeldPart part;
-    static constexpr auto kMembers =
-        std::tuple{&Args::self, &Args::dim, &Args::index, &Args::part};
   };
   static at::Tensor on_data(const Args& args) {
     return gather_part(

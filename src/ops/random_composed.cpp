@@ -95,12 +95,6 @@ struct LikeOptions {
   std::optional<at::Device> device;
   std::optional<bool> pin_memory;
   std::optional<at::MemoryFormat> memory_format;
-  static constexpr auto kMembers = std::tuple{
-      &LikeOptions::dtype,
-      &LikeOptions::layout,
-      &LikeOptions::device,
-      &LikeOptions::pin_memory,
-      &LikeOptions::memory_format};
 
   at::Tensor empty_like(const at::Tensor& self) const {
     return at::empty_like(

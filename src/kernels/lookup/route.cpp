@@ -102,6 +102,15 @@ Route route_rows(const at::Tensor& indices, c10::IntArrayRef bounds) {
   return kernels_for<LookupKernels>(indices).route(indices, bounds);
 }
 
+Route route_other_rows(
+    const at::Tensor& indices, c10::IntArrayRef bounds, int64_t left_out) {
+  check_route(indices, bounds);
+  const auto& kernels = kernels_for<LookupKernels>(indices);
+  return kernels.begin_route != nullptr
+             ? finish_route(kernels.begin_route(indices, bounds, left_out))
+             : route_without(kernels.route, indices, bounds, left_out);
+}
+
 StartedRoute started(Route route) {
   const auto options = route.wanted.options();
   return {at::empty({0}, options), [route = std::move(route)](const int64_t*) {

@@ -19,7 +19,7 @@ struct Route {
   // int64, of the shape of `indices`, contiguous: where each index stands in
   // `wanted`, so that wanted[place] == indices.
   at::Tensor place;
-  // Whether some indices were left out: see start_route.
+  // Whether some indices were left out: see route_other_rows.
   bool left_out = false;
 };
 
@@ -29,6 +29,11 @@ struct Route {
 // c10::IndexError, which names the first bad index, if one is outside the
 // table. Takes memory of the order of `indices`. Does not communicate.
 Route route_rows(const at::Tensor& indices, c10::IntArrayRef bounds);
+
+// As route_rows, of the indices that are not `left_out` (-1: of all): the place
+// of those is the number of rows wanted.
+Route route_other_rows(
+    const at::Tensor& indices, c10::IntArrayRef bounds, int64_t left_out);
 
 // A route whose counts may still be on their way from a device, so that a
 // caller who waits for more than one thing waits once.
@@ -40,8 +45,7 @@ struct StartedRoute {
   std::function<Route(const int64_t* counts)> finish;
 };
 
-// As route_rows, of the indices that are not `left_out` (-1: of all): the place
-// of those is the number of rows wanted.
+// Begins route_other_rows.
 StartedRoute start_route(
     const at::Tensor& indices, c10::IntArrayRef bounds, int64_t left_out);
 // Waits for the device. Throws c10::IndexError for a bad index.

@@ -1,0 +1,211 @@
+// select and slice of a few elements of a sharded dimension.
+#include <ATen/ops/select_ops.h>
+#include <ATen/ops/slice_ops.h>
+
+#include <algorithm>
+
+#include "dispatch/autograd.h"
+#include "dispatch/grad_layout.h"
+#include "dispatch/run_by_rule.h"
+#include "dispatch/tensor.h"
+#include "ops/all_ops.h"
+#include "ops/by_formula.h"
+#include "ops/few_elements.h"
+#include "ops/few_rows.h"
+
+namespace tessera::detail {
+
+namespace {
+
+// What select(dim, index) takes. Nothing where the rule serves the call, or
+// refuses it.
+std::optional<Elements> few_selected(
+    const at::Tensor& self, int64_t dim, const c10::SymInt& index) {
+  dim = from_front(dim, self);
+  if (!asks_for_few(self, dim, 1)) {
+    return std::nullopt;
+  }
+  const int64_t size = self.size(dim);
+  const int64_t given = index.guard_int(__FILE__, __LINE__);
+  const int64_t start = given < 0 ? given + size : given;
+  if (start < 0 || start >= size) {
+    return std::nullopt;
+  }
+  return Elements{dim, start, 1, 1};
+}
+
+// The same for slice(dim, start, end, step).
+std::optional<Elements> few_sliced(
+    const at::Tensor& self,
+    int64_t dim,
+    const std::optional<c10::SymInt>& start,
+    const std::optional<c10::SymInt>& end,
+    const c10::SymInt& given_step) {
+  dim = from_front(dim, self);
+  // A slice of one element asks for the fewest.
+  if (!asks_for_few(self, dim, 1)) {
+    return std::nullopt;
+  }
+  const int64_t step = given_step.guard_int(__FILE__, __LINE__);
+  if (step <= 0) {
+    return std::nullopt;
+  }
+  const int64_t size = self.size(dim);
+  const auto bound = [&](const std::optional<c10::SymInt>& given,
+                         int64_t otherwise) {
+    const int64_t at =
+        given.has_value() ? given->guard_int(__FILE__, __LINE__) : otherwise;
+    return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size);
+  };
+  const int64_t first = bound(start, 0);
+  const int64_t length = bound(end, size) - first;
+  const int64_t count = length <= 0 ? 0 : (length - 1) / step + 1;
+  if (count == 0 || !asks_for_few(self, dim, count)) {
+    return std::nullopt;
+  }
+  return Elements{dim, first, count, step};
+}
+
+// A copy that stands for a view of `self`, with the view's strides.
+at::Tensor copied_view(
+    const OpInfo& op,
+    const at::Tensor& self,
+    const Elements& elements,
+    bool drops_dim) {
+  if (is_new_leaf(self)) {
+    keep_grad_layouts(self);
+  }
+  const MadeLike mode(self);
+  const LocalOpGuard guard(/*is_view=*/true);
+  const auto collected = collect(op, self, elements);
+  const Spec& spec = *distributed_meta(collected).spec;
+  const int64_t dim = elements.dim;
+  Sizes sizes = spec.sizes;
+  Sizes strides(self.strides());
+  Placements placements = spec.placements;
+  if (drops_dim) {
+    sizes.erase(sizes.begin() + dim);
+    strides.erase(strides.begin() + dim);
+    for (auto& placement : placements) {
+      if (placement.is_shard() && placement.dim() > dim) {
+        placement = Shard(placement.dim() - 1);
+      }
+    }
+  } else {
+    strides[dim] *= elements.step;
+  }
+  const auto view =
+      Spec::make(spec.mesh, placements, sizes, strides, spec.dtype);
+  Shards shards;
+  for (const auto& shard : current_shards(collected)) {
+    shards.push_back(
+        with_strides_of(*view, drops_dim ? shard.select(dim, 0) : shard));
+  }
+  return make_distributed(
+      view, std::move(shards), view_origin(self, /*copied=*/true));
+}
+
+at::Tensor select(const at::Tensor& self, int64_t dim, c10::SymInt index) {
+  static const OpInfo& op = aten_op("select", "int");
+  if (const auto few = few_selected(self, dim, index)) {
+    return copied_view(op, self, *few, /*drops_dim=*/true);
+  }
+  return run_by_rule(op, self, dim, std::move(index))[0].toTensor();
+}
+
+at::Tensor slice(
+    const at::Tensor& self,
+    int64_t dim,
+    std::optional<c10::SymInt> start,
+    std::optional<c10::SymInt> end,
+    c10::SymInt step) {
+  static const OpInfo& op = aten_op("slice", "Tensor");
+  if (const auto few = few_sliced(self, dim, start, end, step)) {
+    return copied_view(op, self, *few, /*drops_dim=*/false);
+  }
+  return run_by_rule(
+             op,
+             self,
+             dim,
+             std::move(start),
+             std::move(end),
+             std::move(step))[0]
+      .toTensor();
+}
+
+// A view as autograd knows it, with a gradient of our own.
+template <class Op, class... Args>
+at::Tensor recorded_view(
+    c10::DispatchKeySet keys,
+    const std::optional<Elements>& few,
+    bool drops_dim,
+    const at::Tensor& self,
+    const Args&... args) {
+  if (!few.has_value() || self._fw_grad(/*level=*/0).defined()) {
+    return by_formula<Op>(keys, self, args...);
+  }
+  auto view = Op::redispatch(keys & c10::after_autograd_keyset, self, args...);
+  record(
+      few_elements_backward(distributed_meta(self).spec, *few, drops_dim),
+      self,
+      view);
+  return view;
+}
+
+at::Tensor recorded_select(
+    c10::DispatchKeySet keys,
+    const at::Tensor& self,
+    int64_t dim,
+    c10::SymInt index) {
+  using Op = at::_ops::select_int;
+  if (!records(self)) {
+    return Op::redispatch(
+        keys & c10::after_autograd_keyset, self, dim, std::move(index));
+  }
+  return recorded_view<Op>(
+      keys,
+      few_selected(self, dim, index),
+      /*drops_dim=*/true,
+      self,
+      dim,
+      index);
+}
+
+at::Tensor recorded_slice(
+    c10::DispatchKeySet keys,
+    const at::Tensor& self,
+    int64_t dim,
+    std::optional<c10::SymInt> start,
+    std::optional<c10::SymInt> end,
+    c10::SymInt step) {
+  using Op = at::_ops::slice_Tensor;
+  if (!records(self)) {
+    return Op::redispatch(
+        keys & c10::after_autograd_keyset,
+        self,
+        dim,
+        std::move(start),
+        std::move(end),
+        std::move(step));
+  }
+  return recorded_view<Op>(
+      keys,
+      few_sliced(self, dim, start, end, step),
+      /*drops_dim=*/false,
+      self,
+      dim,
+      start,
+      end,
+      step);
+}
+
+}  // namespace
+
+void register_few_views(OpRegistry& ops) {
+  ops.composed("select.int", TORCH_FN(select));
+  ops.composed("slice.Tensor", TORCH_FN(slice));
+  ops.above_autograd("select.int", TORCH_FN(recorded_select));
+  ops.above_autograd("slice.Tensor", TORCH_FN(recorded_slice));
+}
+
+}  // namespace tessera::detail
