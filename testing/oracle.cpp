@@ -11,6 +11,8 @@
 
 #include "dispatch/autograd.h"
 #include "dispatch/tensor.h"
+#include "tessera/debug.h"
+#include "tessera/scopes.h"
 #include "testing/rejoin.h"
 #include "testing/worlds.h"
 
@@ -430,6 +432,35 @@ std::string Oracle::failure_in_inference_mode(
              : failure;
 }
 
+// An op either does without communication or says what it would do. That the
+// ranks agree on how a check of values went is no redistribution.
+std::string Oracle::failure_in_explicit_scope(
+    const DeviceMesh& mesh,
+    const std::vector<Placements>& layouts,
+    bool& refused) const {
+  const auto arranged = arrange(mesh, layouts, /*transposed=*/false);
+  Evaluation actual;
+  {
+    const CommDebugMode comm;
+    try {
+      const ExplicitCommunication scope;
+      actual = evaluate(arranged, &mesh, false);
+    } catch (const c10::Error& error) {
+      const std::string message = error.what_without_backtrace();
+      refused = message.find("explicit communication") != std::string::npos;
+      if (!refused) {
+        throw;
+      }
+    }
+    for (const auto& record : comm.get_records()) {
+      if (record.collective != "agree") {
+        return record.op + " issued a " + record.collective;
+      }
+    }
+  }
+  return refused ? "" : compare(actual, mesh);
+}
+
 Oracle::Verdict Oracle::check(
     const DeviceMesh& mesh,
     const std::vector<Placements>& layouts,
@@ -452,6 +483,10 @@ Oracle::Verdict Oracle::check(
       case Circumstances::InferenceInside:
         verdict.failure = failure_in_inference_mode(
             mesh, layouts, circumstances == Circumstances::InferenceInside);
+        break;
+      case Circumstances::Explicit:
+        verdict.failure =
+            failure_in_explicit_scope(mesh, layouts, verdict.refused);
         break;
     }
   } catch (const c10::NotImplementedError& error) {

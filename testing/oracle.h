@@ -17,6 +17,7 @@ enum class Circumstances : uint8_t {
   Transposed,  // tensors are permuted views: their last dimension is outermost
   Inference,   // in inference mode, on tensors made outside
   InferenceInside,  // in inference mode, on tensors made there
+  Explicit,  // in a scope of explicit communication, where nothing may be sent
 };
 
 // What one call gave: its results, what it wrote, and the gradients of its
@@ -43,7 +44,8 @@ class Oracle {
     std::string failure;   // empty if all is well
   };
   // Runs the sample on the mesh, each of tensors() in its layout, and compares.
-  // In inference mode forward only. Communicates.
+  // In inference mode and in a scope of explicit communication forward only.
+  // Communicates.
   Verdict check(
       const DeviceMesh& mesh,
       const std::vector<Placements>& layouts,
@@ -67,6 +69,10 @@ class Oracle {
       const DeviceMesh& mesh,
       const std::vector<Placements>& layouts,
       bool inside) const;
+  std::string failure_in_explicit_scope(
+      const DeviceMesh& mesh,
+      const std::vector<Placements>& layouts,
+      bool& refused) const;
   std::string compare(const Evaluation& actual, const DeviceMesh& mesh) const;
   bool may_refuse(const std::vector<Placements>& layouts) const;
 

@@ -140,9 +140,44 @@ void add_losses_by_sample(Samples& samples) {
   }
 }
 
+// Targets of different lengths, one of them empty: as rows of a matrix, and one
+// after the other. Class 4 is the blank.
+void add_sequence_losses(Samples& samples) {
+  const auto log_probs = t({6, 4, 5});
+  const auto inputs = dims({6, 5, 6, 4});
+  const auto targets = dims({2, 3, 0, 1});
+  const auto rows = indices({4, 3}, 4);
+  const char* op = "aten::ctc_loss.IntList";
+  for (const int reduction : {0, 1, 2}) {
+    samples.push_back(
+        {op,
+         {log_probs, rows, inputs, targets, 4, reduction, false},
+         std::to_string(reduction)});
+  }
+  samples.push_back(
+      {op,
+       {log_probs, indices({6}, 4), inputs, targets, 4, 1, true},
+       "one after the other"});
+  samples.push_back(
+      {"tessera::ctc_loss_backward",
+       {t({4}),
+        log_probs,
+        rows,
+        t({4}).positive(),
+        t({4, 6, 7}),
+        inputs,
+        targets,
+        4,
+        false,
+        3},
+       "",
+       true});
+}
+
 }  // namespace
 
 void add_bin_samples(Samples& samples) {
+  add_sequence_losses(samples);
   add_counts(samples);
   add_segments(samples);
   add_places(samples);

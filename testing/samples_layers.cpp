@@ -21,12 +21,28 @@ void add_attention(Samples& samples) {
   const char* op = "aten::scaled_dot_product_attention";
   samples.push_back({op, {q, k, k, none(), 0.0, false}});
   samples.push_back({op, {q, k, k, none(), 0.0, true}, "causal"});
+  samples.push_back({op, {k, q, q, none(), 0.0, true}, "causal, more keys"});
+  samples.push_back({op, {q, q, q, none(), 0.0, true, 0.3}, "causal, scaled"});
   samples.push_back({op, {q, k, k, t({4, 1, 5, 3})}, "masks"});
   const auto grouped = t({4, 2, 3, 2});
   samples.push_back(
       {op,
        {q, grouped, grouped, none(), 0.0, false, none(), true},
        "grouped queries"});
+  samples.push_back(
+      {op,
+       {q, grouped, grouped, none(), 0.0, true, none(), true},
+       "causal, grouped queries"});
+  const char* causal = "tessera::causal_attention";
+  samples.push_back({causal, {q, q, q}, "", true});
+  samples.push_back({causal, {q, k, k}, "fewer keys", true});
+  samples.push_back({causal, {k, q, q, 0.3}, "more keys, scaled", true});
+  samples.push_back({causal, {q, grouped, grouped}, "grouped queries", true});
+  samples.push_back(
+      {"tessera::causal_attention_backward",
+       {q, q, k, k, q, t({4, 6, 5}).positive()},
+       "",
+       true});
 }
 
 void add_convolutions(Samples& samples) {
@@ -70,6 +86,39 @@ void add_convolutions(Samples& samples) {
        {t({3, 4, 5}), t({6, 2, 3}), t({6}), one, zero, one, false, zero, 2},
        "groups"});
   samples.push_back(
+      {op,
+       {t({3, 8, 5}), t({12, 2, 3}), t({12}), one, one, one, false, zero, 4},
+       "four groups"});
+  // Two ranks have as many channels, but no whole groups.
+  samples.push_back(
+      {op,
+       {t({3, 6, 5}), t({6, 2, 3}), t({6}), one, zero, one, false, zero, 3},
+       "three groups"});
+  samples.push_back(
+      {op,
+       {t({3, 8, 3, 3}),
+        t({8, 3, 2, 2}),
+        t({12}),
+        dims({2, 2}),
+        dims({0, 1}),
+        dims({1, 1}),
+        true,
+        dims({1, 0}),
+        4},
+       "transposed, groups"});
+  samples.push_back(
+      {op,
+       {t({2, 4, 3, 3, 3}),
+        t({8, 1, 2, 2, 2}),
+        none(),
+        dims({1, 1, 1}),
+        dims({0, 0, 0}),
+        dims({1, 1, 1}),
+        false,
+        dims({0, 0, 0}),
+        4},
+       "3-d, groups, no bias"});
+  samples.push_back(
       {"aten::convolution_backward",
        {t({5, 3, 6}),
         t({5, 4, 6}),
@@ -84,6 +133,36 @@ void add_convolutions(Samples& samples) {
         c10::IValue(c10::List<bool>({true, true, true}))},
        "",
        true});
+  samples.push_back(
+      {"aten::convolution_backward",
+       {t({3, 12, 5}),
+        t({3, 8, 5}),
+        t({12, 2, 3}),
+        dims({12}),
+        one,
+        one,
+        one,
+        false,
+        zero,
+        4,
+        c10::IValue(c10::List<bool>({true, true, true}))},
+       "groups",
+       true});
+  samples.push_back(
+      {"aten::convolution_backward",
+       {t({3, 12, 7}),
+        t({3, 8, 5}),
+        t({8, 3, 3}),
+        dims({12}),
+        one,
+        zero,
+        one,
+        true,
+        zero,
+        4,
+        c10::IValue(c10::List<bool>({true, true, true}))},
+       "transposed, groups",
+       true});
 }
 
 void add_images(Samples& samples) {
@@ -93,6 +172,8 @@ void add_images(Samples& samples) {
     samples.push_back({op, std::move(args)});
   };
   samples.push_back({"aten::group_norm", {t({5, 6, 4}), 3, t({6}), t({6})}});
+  samples.push_back(
+      {"aten::group_norm", {t({3, 8, 2, 2}), 4, t({8}), t({8})}, "images"});
   add("aten::native_group_norm",
       {t({5, 6, 4}), t({6}), t({6}), 5, 6, 4, 3, 1e-5});
   add("aten::max_pool2d_with_indices", {x, dims({2, 2})});
@@ -124,6 +205,24 @@ void add_images(Samples& samples) {
        4,
        3,
        c10::IValue(c10::List<bool>({true, true, true}))});
+  samples.push_back(
+      {"aten::native_group_norm_backward",
+       {t({3, 8, 4}),
+        t({3, 8, 4}),
+        t({3, 4}),
+        t({3, 4}).positive(),
+        t({8}),
+        3,
+        8,
+        4,
+        4,
+        c10::IValue(c10::List<bool>({true, true, true}))},
+       "four groups",
+       true});
+  samples.push_back(
+      {"aten::native_group_norm",
+       {t({3, 8, 4}), none(), none(), 3, 8, 4, 4, 1e-5},
+       "no weight"});
   add_backward(
       "aten::max_pool2d_with_indices_backward",
       {t({4, 3, 3, 3}),

@@ -39,6 +39,33 @@ void add_linalg_samples(Samples& samples) {
       {"aten::linalg_solve_triangular",
        {matrices, t({3, 2}), false},
        "broadcast"});
+  const auto tall = t({4, 5, 3});
+  samples.push_back({"aten::linalg_pinv", {tall, 1e-8}});
+  samples.push_back(
+      {"aten::linalg_pinv.atol_rtol_tensor",
+       {tall, t({4}).positive(), none()},
+       "limits"});
+  const char* least_squares = "aten::linalg_lstsq";
+  for (const char* driver : {"gels", "gelsy", "gelsd"}) {
+    samples.push_back(
+        {least_squares, {tall, t({4, 5, 2}), none(), driver}, driver});
+  }
+  samples.push_back({least_squares, {tall, t({4, 5})}, "vectors"});
+  samples.push_back({least_squares, {t({5, 3}), t({5, 4})}, "one matrix"});
+  samples.push_back(
+      {least_squares,
+       {t({4, 3, 5}), t({4, 3, 2}), none(), "gelss"},
+       "wide, gelss"});
+  samples.push_back(
+      {"tessera::least_squares",
+       {tall, t({4, 5, 2}), none(), 0, true, false, false},
+       "",
+       true});
+  samples.push_back(
+      {"tessera::least_squares",
+       {t({4, 3, 5}), t({4, 3, 2}), none(), 2, false, true, true},
+       "singular values",
+       true});
   samples.push_back({"aten::triangular_solve", {t({4, 3, 2}), matrices}});
   samples.push_back({"aten::linalg_cross", {t({4, 3, 5}), t({4, 3, 5}), 1}});
   samples.push_back(

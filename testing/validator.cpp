@@ -35,11 +35,19 @@ bool fits(const Placement& placement, SizesRef sizes) {
 }
 
 Evenness evenness_of(
-    const Placement& placement, SizesRef sizes, const DeviceMesh& mesh) {
-  return placement.is_shard()
-             ? evenness(
-                   sizes[placement.dim()], placement.dim(), mesh, placement)
-             : Evenness::Even;
+    const Placement& placement,
+    SizesRef sizes,
+    const DeviceMesh& mesh,
+    const Row* row = nullptr) {
+  if (!placement.is_shard()) {
+    return Evenness::Even;
+  }
+  const int64_t size = sizes[placement.dim()];
+  return evenness(
+      row == nullptr ? size : row->units_of(size),
+      placement.dim(),
+      mesh,
+      placement);
 }
 
 // Whether the row holds for these sizes at all, and for shards like these.
@@ -53,7 +61,7 @@ bool applies(const Row& row, const Case& trial, const DeviceMesh& mesh) {
       continue;
     }
     if (!fits(row.inputs[i], tensor.sizes()) ||
-        evenness_of(row.inputs[i], tensor.sizes(), mesh) > most ||
+        evenness_of(row.inputs[i], tensor.sizes(), mesh, &row) > most ||
         (row.inputs[i].is_partial() &&
          !can_be_pending(tensor.scalar_type(), row.inputs[i].reduce_op()))) {
       return false;
@@ -62,7 +70,7 @@ bool applies(const Row& row, const Case& trial, const DeviceMesh& mesh) {
   for (size_t o = 0; o < row.outputs.size(); ++o) {
     const auto& sizes = trial.output_sizes()[o];
     if (!fits(row.outputs[o], sizes) ||
-        evenness_of(row.outputs[o], sizes, mesh) > most) {
+        evenness_of(row.outputs[o], sizes, mesh, &row) > most) {
       return false;
     }
   }
@@ -294,6 +302,8 @@ bool is_unchecked(const std::string& op) {
       "aten::native_layer_norm_backward",
       "aten::nll_loss_backward",
       "aten::nll_loss_forward",
+      "tessera::causal_attention",
+      "tessera::causal_attention_backward",
   };
   return ops.count(op) != 0;
 }
@@ -309,6 +319,7 @@ bool is_unsafe(const std::string& op) {
       "aten::lu_unpack",
       "aten::max_pool3d_with_indices_backward",
       "aten::nll_loss2d_backward",
+      "tessera::ctc_loss_backward",
   };
   return ops.count(op) != 0;
 }

@@ -99,11 +99,22 @@ struct Row {
   c10::SmallVector<Placement, 4> inputs;
   c10::SmallVector<Placement, 2> outputs;
   Needs needs = Needs::Nothing;
+  // Where a sharded dimension is a sequence of equal units that must stay whole
+  // (groups of channels): how many units there are, and `needs` is about them.
+  // 0: its elements are.
+  int64_t units = 0;
 
   Row(c10::SmallVector<Placement, 4> in,
       c10::SmallVector<Placement, 2> out,
-      Needs shards = Needs::Nothing)
-      : inputs(std::move(in)), outputs(std::move(out)), needs(shards) {}
+      Needs shards = Needs::Nothing,
+      int64_t whole_units = 0)
+      : inputs(std::move(in)),
+        outputs(std::move(out)),
+        needs(shards),
+        units(whole_units) {}
+
+  // Of a dimension of this size, what `needs` is about.
+  int64_t units_of(int64_t size) const { return units > 0 ? units : size; }
 
   // "S(0),R->S(0)"
   TESSERA_API std::string str() const;

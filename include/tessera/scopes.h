@@ -22,9 +22,10 @@ class TESSERA_API Strict {
 // ExplicitCommunication is alive it throws c10::Error instead, before anything
 // is sent, and names the op, the argument, the steps and the bytes: every
 // collective is one that the program wrote (redistribute, full_tensor, ...).
-// Slices of what a rank has already are no communication. The gradient of a
-// leaf still comes in the leaf's layout: that reduction is backward's own.
-// Scopes nest.
+// A lookup that would exchange indices for rows counts too; sharded::embedding,
+// which is there for the exchange, is one that the program wrote. Slices of
+// what a rank has already are no communication. The gradient of a leaf still
+// comes in the leaf's layout: that reduction is backward's own. Scopes nest.
 class TESSERA_API ExplicitCommunication {
  public:
   ExplicitCommunication();

@@ -3,9 +3,10 @@
 torch.masked.var makes counts, which are the same on every rank. Called with
 distributed tensors, these functions take what they make as replicated. A plain
 tensor among the arguments is the caller's, and is refused as elsewhere. Functions
-that make random tensors are left alone, as ranks would make different ones, but for
-fractional pooling, which is given the numbers that it would draw. A function that
-clamps a copy of its argument in place is given one that is not pending.
+that make random tensors, of which ranks would make different ones, draw from the
+library's stream: fractional pooling and the basis of svd_lowrank. A function that
+clamps a copy of its argument in place is given one that is not pending. The loss that
+works through its batch in chunks, in buffers of its own, is the one without chunks.
 """
 
 import functools
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._lowrank
 import torch.masked
 from torch.utils import _pytree
 
@@ -49,6 +51,42 @@ def _drawing(function: Callable[..., Any], spatial: int) -> Callable[..., Any]:
                 empty = input.detach().new_empty(batch, channels, spatial)
                 kwargs["_random_samples"] = empty.uniform_()
         return function(input, *args, **kwargs)
+
+    return call
+
+
+def _drawing_basis(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A basis of the range of A - M, found by q random columns and iterated."""
+
+    @functools.wraps(function)
+    def call(
+        A: torch.Tensor,
+        q: int,
+        niter: int | None = 2,
+        M: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if not _C.is_dtensor(A):
+            return function(A, q, niter, M)
+        matrix = A if M is None else A - M
+        columns = matrix.detach().new_empty(matrix.shape[-1], q).normal_()
+        basis = torch.linalg.qr(matrix @ columns).Q
+        for _ in range(2 if niter is None else niter):
+            basis = torch.linalg.qr(matrix.mH @ basis).Q
+            basis = torch.linalg.qr(matrix @ basis).Q
+        return basis
+
+    return call
+
+
+def _without_chunks(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("options") is not None and any(
+            isinstance(value, torch.Tensor) and _C.is_dtensor(value)
+            for value in (*args, *kwargs.values())
+        ):
+            kwargs["options"] = None
+        return function(*args, **kwargs)
 
     return call
 
@@ -96,6 +134,13 @@ def _install() -> None:
             setattr(owner, name, _replicating(getattr(owner, name)))
     functional = torch.nn.functional
     functional.gaussian_nll_loss = _reducing(functional.gaussian_nll_loss)
+    if hasattr(functional, "linear_cross_entropy"):  # since torch 2.13
+        functional.linear_cross_entropy = _without_chunks(
+            functional.linear_cross_entropy
+        )
+    torch._lowrank.get_approximate_basis = _drawing_basis(
+        torch._lowrank.get_approximate_basis
+    )
     for spatial in (2, 3):
         name = f"fractional_max_pool{spatial}d"
         setattr(functional, name, _drawing(getattr(functional, name), spatial))

@@ -155,6 +155,21 @@ SILENT = {
     "attention by rows of the query": lambda m: F.scaled_dot_product_attention(
         sharded(m, 2, 4, 4, 8, 2), replicated(m, 4, 4, 5, 2), replicated(m, 4, 4, 5, 2)
     ),
+    "causal attention by rows of the query": lambda m: F.scaled_dot_product_attention(
+        sharded(m, 2, 4, 4, 9, 2),
+        replicated(m, 4, 4, 7, 2),
+        replicated(m, 4, 4, 7, 2),
+        is_causal=True,
+    ),
+    "causal grouped heads by rows of the query": lambda m: (
+        F.scaled_dot_product_attention(
+            sharded(m, 2, 4, 4, 8, 2),
+            replicated(m, 4, 2, 8, 2),
+            replicated(m, 4, 2, 8, 2),
+            is_causal=True,
+            enable_gqa=True,
+        )
+    ),
     "attention with a mask": lambda m: F.scaled_dot_product_attention(
         *(sharded(m, 0, 4, 4, 5, 2) for _ in range(3)), replicated(m, 5, 5)
     ),
@@ -170,11 +185,27 @@ SILENT = {
     "depthwise convolution by channel": lambda m: F.conv2d(
         sharded(m, 1, 4, 4, 5, 5), sharded(m, 0, 4, 1, 3, 3), groups=4
     ),
+    "convolution by group": lambda m: F.conv2d(
+        sharded(m, 1, 4, 16, 5, 5),
+        sharded(m, 0, 8, 2, 3, 3),
+        sharded(m, 0, 8),
+        groups=8,
+    ),
+    "transposed convolution by group": lambda m: F.conv_transpose2d(
+        sharded(m, 1, 4, 16, 5, 5),
+        sharded(m, 0, 16, 3, 3, 3),
+        sharded(m, 0, 24),
+        stride=2,
+        groups=8,
+    ),
     "layer norm by batch": lambda m: F.layer_norm(
         sharded(m, 0, 8, 4), (4,), replicated(m, 4), replicated(m, 4)
     ),
     "group norm by batch": lambda m: F.group_norm(
         sharded(m, 0, 4, 4, 5), 2, replicated(m, 4), replicated(m, 4)
+    ),
+    "group norm by channel": lambda m: F.group_norm(
+        sharded(m, 1, 3, 16, 5), 8, sharded(m, 0, 16), sharded(m, 0, 16)
     ),
     "batch norm by channel": lambda m: F.batch_norm(
         sharded(m, 1, 5, 8, 3), None, None, training=True

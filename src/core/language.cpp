@@ -25,6 +25,7 @@ constexpr std::array kWords{
     Words{
         "hold an EmbeddingScope with LookupStrategy::Gather",
         "use `with tessera.EmbeddingScope(strategy=\"gather\"):`"},
+    Words{"tessera::sharded::embedding", "tessera.sharded.sharded_embedding"},
     Words{"tessera::ExplicitCommunication", "tessera.explicit_communication()"},
     Words{"options.shape", "shape"},
     Words{"options.uneven", "uneven=True"},

@@ -291,9 +291,8 @@ at::Tensor redistribute(
   }
   check_current(tensor);
   if (cause != kAskedFor) {
-    const auto& spec = *distributed_meta(tensor).spec;
     check_implicit_move(
-        cause, "a tensor of its own", spec, *cached_redistribution(spec, to));
+        cause, "a tensor of its own", *distributed_meta(tensor).spec, to);
   }
   const CommCauseGuard guard(cause, distributed_meta(tensor).spec);
   auto moved = move_to(tensor, to, Slices::Copy);

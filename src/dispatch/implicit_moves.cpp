@@ -24,6 +24,21 @@ bool communicates(const Step& step) {
   return false;
 }
 
+[[noreturn]] void refuse(
+    std::string_view op, std::string_view does, std::string_view instead) {
+  TORCH_CHECK(
+      false,
+      "[",
+      op,
+      "] would ",
+      does,
+      ", which a scope of explicit communication forbids. ",
+      spell(instead),
+      ", or leave the scope (",
+      spell("tessera::ExplicitCommunication"),
+      ")");
+}
+
 }  // namespace
 
 void check_implicit_move(
@@ -46,24 +61,33 @@ void check_implicit_move(
           step.before);
     }
   }
-  TORCH_CHECK(
-      !sends,
-      "[",
-      op,
-      "] would redistribute ",
-      tensor,
-      " from ",
-      to_string(from.placements),
-      " to ",
-      to_string(plan.steps.back().after),
-      " by ",
-      plan.str(),
-      " (",
-      bytes,
-      " bytes a rank), which a scope of explicit communication forbids. Call "
-      "redistribute(...) on it first, or leave the scope (",
-      spell("tessera::ExplicitCommunication"),
-      ")");
+  if (sends) {
+    refuse(
+        op,
+        c10::str(
+            "redistribute ",
+            tensor,
+            " from ",
+            to_string(from.placements),
+            " to ",
+            to_string(plan.steps.back().after),
+            " by ",
+            plan.str(),
+            " (",
+            bytes,
+            " bytes a rank)"),
+        "Call redistribute(...) on it first");
+  }
+}
+
+void check_implicit_move(
+    std::string_view op,
+    std::string_view tensor,
+    const Spec& from,
+    PlacementsRef to) {
+  if (is_explicit() && PlacementsRef(from.placements) != to) {
+    check_implicit_move(op, tensor, from, *cached_redistribution(from, to));
+  }
 }
 
 void check_implicit_move(
@@ -74,6 +98,16 @@ void check_implicit_move(
   if (is_explicit()) {
     const auto& name = op.handle.schema().arguments()[argument].name();
     check_implicit_move(op.display_name, "argument '" + name + "'", from, plan);
+  }
+}
+
+void check_implicit_exchange(
+    std::string_view op, const ImplicitExchange& exchange) {
+  if (is_explicit()) {
+    refuse(
+        op,
+        c10::str(exchange.does, " (at most ", exchange.bytes, " bytes a rank)"),
+        exchange.instead);
   }
 }
 

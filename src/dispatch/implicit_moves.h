@@ -1,6 +1,7 @@
-// What an op moves between ranks by itself, and the scope that forbids it.
+// What an op sends to other ranks by itself, and the scope that forbids it.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "dispatch/op_info.h"
@@ -18,11 +19,29 @@ void check_implicit_move(
     const Spec& from,
     const RedistributePlan& plan);
 
+void check_implicit_move(
+    std::string_view op,
+    std::string_view tensor,
+    const Spec& from,
+    PlacementsRef to);
+
 // The same for an argument of the op, by its number in the schema.
 void check_implicit_move(
     const OpInfo& op,
     size_t argument,
     const Spec& from,
     const RedistributePlan& plan);
+
+// Communication that is no redistribution of one tensor.
+struct ImplicitExchange {
+  std::string_view does;     // "exchange ...": completes "would"
+  int64_t bytes;             // that a rank hands over, at most
+  std::string_view instead;  // "Call ...": what the program may write
+};
+
+// Before an op communicates by itself in such a way. Throws c10::Error in an
+// ExplicitCommunication scope.
+void check_implicit_exchange(
+    std::string_view op, const ImplicitExchange& exchange);
 
 }  // namespace tessera::detail

@@ -5,6 +5,7 @@
 #include "comm/comm_event.h"
 #include "dispatch/agreement.h"
 #include "dispatch/autograd.h"
+#include "dispatch/implicit_moves.h"
 #include "embedding/embedding.h"
 
 namespace tessera::detail {
@@ -16,7 +17,9 @@ constexpr int32_t kNobody = std::numeric_limits<int32_t>::max();
 // The value of a table that may be a pending reduction.
 at::Tensor without_pending(const at::Tensor& weight) {
   return redistribute(
-      weight, grad_placements_of(distributed_meta(weight).spec->placements));
+      weight,
+      grad_placements_of(distributed_meta(weight).spec->placements),
+      kBagCause);
 }
 
 // Whether no mesh dimension shards both the table and the indices.
@@ -77,6 +80,13 @@ Bag::Result max_over_rows(const Bag::Args& args) {
   const auto& batch = *distributed_meta(indices).spec;
   const auto& positions = table.mesh.local_positions();
   const int64_t bags = all_bags(offsets, args.options.include_last_offset);
+  check_implicit_exchange(
+      "aten._embedding_bag.default",
+      {"merge the maxima of each rank's rows of 'weight' by two all_reduces",
+       bags * weight.size(1) *
+           static_cast<int64_t>(
+               c10::elementSize(table.dtype) + sizeof(int32_t)),
+       "Call redistribute(...) on the table first"});
   Shards values;
   Shards argmax;
   const auto find_maxima = [&] {

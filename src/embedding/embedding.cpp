@@ -7,6 +7,7 @@
 
 #include "comm/comm_event.h"
 #include "dispatch/autograd.h"
+#include "dispatch/implicit_moves.h"
 #include "dispatch/op_plan.h"
 #include "dispatch/tensor.h"
 #include "embedding/gathered_lookup.h"
@@ -37,6 +38,8 @@ const EmbeddingOptions& EmbeddingScope::current() { return current_options; }
 namespace detail {
 
 namespace {
+
+constexpr std::string_view kEmbeddingOp = "aten.embedding.default";
 
 // Whether a mesh dimension shards both the table and the indices: the ranks
 // that share the table have indices of their own.
@@ -100,6 +103,7 @@ at::Tensor gather_lookup(
       gathered[m] = Replicate();
     }
   }
+  check_implicit_move(kEmbeddingOp, "argument 'indices'", batch, gathered);
   const auto whole = redistribute(indices, gathered, kLookupCause);
   const auto rows = look_up_gathered(
       indices, {weight.size(0), throw_outside_table, kLookupCause}, [&] {
@@ -157,10 +161,17 @@ at::Tensor embedding(
   if (!needs_strategy(weight, indices)) {
     return call_op<Lookup>({weight, indices, args, {}});
   }
-  const auto exchange = choose_strategy(weight, indices, args).exchange();
-  return exchange.has_value()
-             ? exchange_lookup(weight, indices, args, *exchange)
-             : gather_lookup(weight, indices, args);
+  const auto strategy = choose_strategy(weight, indices, args);
+  const auto exchange = strategy.exchange();
+  if (!exchange.has_value()) {
+    return gather_lookup(weight, indices, args);
+  }
+  strategy.check_implicit(
+      kEmbeddingOp,
+      *distributed_meta(weight).spec,
+      *distributed_meta(indices).spec,
+      "tessera::sharded::embedding");
+  return exchange_lookup(weight, indices, args, *exchange);
 }
 
 std::string explain_embedding(c10::ArrayRef<c10::IValue> values) {
@@ -173,7 +184,7 @@ std::string explain_embedding(c10::ArrayRef<c10::IValue> values) {
   }
   return choose_strategy(weight, indices, args)
       .explain(
-          "aten.embedding.default",
+          kEmbeddingOp,
           *distributed_meta(weight).spec,
           *distributed_meta(indices).spec);
 }

@@ -3,7 +3,9 @@
 #include <iomanip>
 #include <sstream>
 
+#include "dispatch/implicit_moves.h"
 #include "dispatch/run_by_rule.h"
+#include "dispatch/scopes.h"
 #include "kernels/route/bag_route.h"
 #include "tessera/shard_math.h"
 
@@ -62,11 +64,34 @@ LookupSize lookup_size(
 }
 
 StrategyResult::StrategyResult(
-    ExchangeLayout layout, double gather, double exchange)
-    : layout_(std::move(layout)), gather_(gather), exchange_(exchange) {
+    ExchangeLayout layout, double gather, double exchange, int64_t bytes)
+    : layout_(std::move(layout)),
+      gather_(gather),
+      exchange_(exchange),
+      exchange_bytes_(bytes) {
   const auto strategy = EmbeddingScope::current().strategy;
   exchanges_ = strategy == LookupStrategy::Exchange ||
                (strategy == LookupStrategy::Cheapest && exchange < gather);
+}
+
+void StrategyResult::check_implicit(
+    std::string_view op,
+    const Spec& table,
+    const Spec& batch,
+    std::string_view instead) const {
+  if (!is_explicit()) {
+    return;
+  }
+  check_implicit_exchange(
+      op,
+      {c10::str(
+           "exchange argument 'indices' (",
+           to_string(batch.placements),
+           ") for rows of 'weight' (",
+           to_string(table.placements),
+           ") with their owners, by the strategy Exchange"),
+       exchange_bytes_,
+       c10::str("Call ", instead, ", which is there for the exchange")});
 }
 
 std::string StrategyResult::explain(

@@ -40,7 +40,10 @@ class StrategyResult {
   template <class Size>
   static StrategyResult of(ExchangeLayout layout, const Size& size) {
     return StrategyResult(
-        std::move(layout), gather_cost(size), exchange_cost(size));
+        std::move(layout),
+        gather_cost(size),
+        exchange_cost(size),
+        exchange_bytes(size));
   }
   // The exchange cannot serve.
   static StrategyResult only_gather() { return StrategyResult(); }
@@ -49,17 +52,26 @@ class StrategyResult {
   std::optional<ExchangeLayout> exchange() const {
     return exchanges_ ? layout_ : std::nullopt;
   }
+  // Before an op of ATen exchanges: throws in an ExplicitCommunication scope.
+  // `instead` is the function that is there for the exchange.
+  void check_implicit(
+      std::string_view op,
+      const Spec& table,
+      const Spec& batch,
+      std::string_view instead) const;
   // Both strategies with their costs, as text.
   std::string explain(
       std::string_view op, const Spec& table, const Spec& batch) const;
 
  private:
   StrategyResult() = default;
-  StrategyResult(ExchangeLayout layout, double gather, double exchange);
+  StrategyResult(
+      ExchangeLayout layout, double gather, double exchange, int64_t bytes);
 
   std::optional<ExchangeLayout> layout_;
   double gather_ = 0;  // microseconds
   double exchange_ = 0;
+  int64_t exchange_bytes_ = 0;
   bool exchanges_ = false;
 };
 

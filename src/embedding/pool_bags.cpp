@@ -4,6 +4,7 @@
 #include "core/hash.h"
 #include "dispatch/agreement.h"
 #include "dispatch/autograd.h"
+#include "dispatch/implicit_moves.h"
 #include "dispatch/op_plan.h"
 #include "embedding/bag_max.h"
 #include "embedding/embedding.h"
@@ -18,6 +19,7 @@ namespace tessera::detail {
 
 namespace {
 
+constexpr std::string_view kBagOp = "aten._embedding_bag.default";
 constexpr const char* kOffsetsDiffer =
     "[embedding_bag] the ranks were given different offsets: give every rank "
     "the same";
@@ -274,8 +276,16 @@ at::Tensor pool_bags(BagCall call) {
     }
     return pool_in_place(call);
   }
-  const auto exchange =
-      whole_bags ? choose_strategy(call, m).exchange() : std::nullopt;
+  const auto strategy =
+      whole_bags ? choose_strategy(call, m) : StrategyResult::only_gather();
+  const auto exchange = strategy.exchange();
+  if (exchange.has_value()) {
+    strategy.check_implicit(
+        kBagOp, call.table(), call.batch(), "tessera::sharded::embedding_bag");
+  } else {
+    const Placements whole(call.batch().mesh.ndim(), Replicate());
+    check_implicit_move(kBagOp, "argument 'indices'", call.batch(), whole);
+  }
   if (offsets != 0 && !(exchange.has_value() && shakes_hands(call, m))) {
     compare_offsets(call, m, offsets);
   }
@@ -287,14 +297,13 @@ at::Tensor pool_bags(BagCall call) {
 }
 
 std::string explain_bags(BagCall call) {
-  constexpr const char* kOp = "aten._embedding_bag.default";
   const int64_t m = batch_dim(call.batch());
   call.args.options.whole_bags = m >= 0 && shards_hold_whole_bags(call, m);
   if (call.args.options.whole_bags && call.table().placements[m].is_shard(0)) {
-    return choose_strategy(call, m).explain(kOp, call.table(), call.batch());
+    return choose_strategy(call, m).explain(kBagOp, call.table(), call.batch());
   }
   if (shards_rows_of_max(call.args)) {
-    return std::string(kOp) + " on " + call.table().mesh.str() +
+    return std::string(kBagOp) + " on " + call.table().mesh.str() +
            "\n  maxima of each rank's rows, merged by two all_reduces\n";
   }
   return explain_op<Bag>(call.args);

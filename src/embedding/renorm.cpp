@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "comm/comm_event.h"
+#include "dispatch/implicit_moves.h"
 #include "dispatch/plain_args.h"
 #include "dispatch/run_by_rule.h"
 #include "dispatch/run_steps.h"
@@ -49,6 +50,8 @@ Shards all_indices(const Spec& table, const at::Tensor& indices) {
   }
   const Spec& batch = *distributed_meta(indices).spec;
   const Placements whole(table.mesh.ndim(), Replicate());
+  check_implicit_move(
+      renorm_op().display_name, "argument 'indices'", batch, whole);
   return run_steps(
       table.mesh,
       batch.sizes,
@@ -75,7 +78,16 @@ at::Tensor norms_of(const at::Tensor& parts, double norm_type) {
                                                  : parts.pow(1 / norm_type);
 }
 
-// Where mesh dimensions cut the columns, a row's norm is known to all of its
+bool shards_columns(const Spec& table) {
+  for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
+    if (table.placements[m].is_shard(1) && table.mesh.size(m) > 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Where mesh dimensions shard the columns, a row's norm is known to all of its
 // ranks together.
 void renorm_columns(
     const Spec& table,
@@ -116,10 +128,7 @@ void renorm_table(
     ShardsRef rows,
     const NormLimit& limit) {
   const CommCauseGuard cause(renorm_op().name);
-  const bool by_columns = std::any_of(
-      table.placements.begin(), table.placements.end(), [](const auto& p) {
-        return p.is_shard(1);
-      });
+  const bool by_columns = shards_columns(table);
   Shards held;
   for (size_t i = 0; i < shards.size(); ++i) {
     const auto range = local_range(
@@ -152,6 +161,15 @@ at::Tensor& embedding_renorm_(
   check_allowed(self);
   const Spec& table = *distributed_meta(self).spec;
   const Shards& shards = current_shards(self);
+  if (shards_columns(table) && !self.is_meta()) {
+    check_implicit_exchange(
+        renorm_op().display_name,
+        {"add up the norms of rows of 'self' over the ranks that share their "
+         "columns, by all_reduce",
+         indices.numel() * static_cast<int64_t>(
+                               c10::elementSize(accumulate_dtype(table.dtype))),
+         "Call redistribute(...) on the table first"});
+  }
   if (!self.is_meta()) {
     const CommCauseGuard cause(renorm_op().name);
     renorm_table(

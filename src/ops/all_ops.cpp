@@ -6,7 +6,9 @@ void register_ops(OpRegistry& ops) {
   register_attention(ops);
   register_batch_norm(ops);
   register_bins(ops);
+  register_causal_attention(ops);
   register_composites(ops);
+  register_ctc_loss(ops);
   register_factors(ops);
   register_few_rows(ops);
   register_few_views(ops);
@@ -14,6 +16,7 @@ void register_ops(OpRegistry& ops) {
   register_gather(ops);
   register_grad_scaler(ops);
   register_index(ops);
+  register_least_squares(ops);
   register_losses(ops);
   register_nonzero(ops);
   register_random(ops);

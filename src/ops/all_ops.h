@@ -8,9 +8,10 @@ namespace tessera::detail {
 
 using RegisterOps = void(OpRegistry& ops);
 RegisterOps register_attention, register_batch_norm, register_bins,
-    register_composites, register_factors, register_few_rows,
-    register_few_views, register_fused_optimizers, register_gather,
-    register_grad_scaler, register_index, register_losses, register_nonzero,
+    register_causal_attention, register_composites, register_ctc_loss,
+    register_factors, register_few_rows, register_few_views,
+    register_fused_optimizers, register_gather, register_grad_scaler,
+    register_index, register_least_squares, register_losses, register_nonzero,
     register_random, register_reductions, register_sparse,
     register_sparse_arithmetic, register_sum_gradients, register_views,
     register_weight_norm;

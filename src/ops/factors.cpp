@@ -2,13 +2,19 @@
 // on its strides, and its formulas ask the matrix which it was: shards must
 // have the order of strides of the whole tensor.
 #include <ATen/ops/contiguous.h>
+#include <ATen/ops/linalg_householder_product_ops.h>
+#include <ATen/ops/ormqr_ops.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <tuple>
 
 #include "dispatch/autograd.h"
+#include "dispatch/own_op.h"
 #include "dispatch/run_by_rule.h"
 #include "dispatch/tensor.h"
 #include "ops/all_ops.h"
+#include "ops/by_formula.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {
@@ -77,12 +83,60 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> linalg_solve_ex(
       results[3].toTensor()};
 }
 
+// Products of reflections: their formulas write parts of matrices in place.
+// Operands and gradients have whole matrices before that.
+at::Tensor for_formula(const at::Tensor& tensor, const Placements& placements) {
+  return redistribute(tensor, placements, "aten::linalg");
+}
+
+bool records_any(std::initializer_list<at::Tensor> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), is_dtensor) &&
+         std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) {
+           return records(tensor);
+         });
+}
+
+at::Tensor recorded_householder_product(
+    c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& tau) {
+  using Op = at::_ops::linalg_householder_product;
+  if (!records_any({input, tau}) || input.dim() < 2) {
+    return by_formula<Op>(keys, input, tau);
+  }
+  const auto placements = whole_matrices(*distributed_meta(input).spec);
+  return with_grad_in_layout(by_formula<Op>(
+      keys, for_formula(input, placements), for_formula(tau, placements)));
+}
+
+at::Tensor recorded_ormqr(
+    c10::DispatchKeySet keys,
+    const at::Tensor& self,
+    const at::Tensor& tau,
+    const at::Tensor& other,
+    bool left,
+    bool transpose) {
+  using Op = at::_ops::ormqr;
+  if (!records_any({self, tau, other}) || self.dim() < 2) {
+    return by_formula<Op>(keys, self, tau, other, left, transpose);
+  }
+  const auto placements = whole_matrices(*distributed_meta(self).spec);
+  return with_grad_in_layout(by_formula<Op>(
+      keys,
+      for_formula(self, placements),
+      for_formula(tau, placements),
+      for_formula(other, placements),
+      left,
+      transpose));
+}
+
 }  // namespace
 
 void register_factors(OpRegistry& ops) {
   ops.composed("_linalg_det", &linalg_det);
   ops.composed("_linalg_slogdet", &linalg_slogdet);
   ops.composed("_linalg_solve_ex", &linalg_solve_ex);
+  ops.above_autograd(
+      "linalg_householder_product", TORCH_FN(recorded_householder_product));
+  ops.above_autograd("ormqr", TORCH_FN(recorded_ormqr));
 }
 
 }  // namespace tessera::detail

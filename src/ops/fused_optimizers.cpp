@@ -95,7 +95,7 @@ StepArgument argument_of(
     }
     const auto& mesh = distributed_meta(number).spec->mesh;
     const auto whole =
-        redistribute(number, Placements(mesh.ndim(), Replicate()));
+        redistribute(number, Placements(mesh.ndim(), Replicate()), op);
     return {value, current_shards(whole)};
   }
   if (!value.isTensorList() || value.toTensorVector().empty()) {

@@ -101,6 +101,17 @@ at::Tensor gather(
       !sparse_grad,
       "[gather] sparse gradients of distributed tensors are not supported: "
       "call it with sparse_grad = false");
+  // ATen takes an index without elements whatever its dtype and dimensions.
+  if (index.numel() == 0 && is_dtensor(self) && is_dtensor(index)) {
+    return self.reshape({-1}).narrow(0, 0, 0).reshape(index.sizes());
+  }
+  // A tensor without dimensions counts as one of a single element.
+  if (self.dim() == 0 && index.dim() == 1) {
+    return call_op<GatherPart>({self.unsqueeze(0), dim, index, {}});
+  }
+  if (self.dim() == 1 && index.dim() == 0) {
+    return call_op<GatherPart>({self, dim, index.unsqueeze(0), {}}).squeeze(0);
+  }
   return call_op<GatherPart>({self, dim, index, {}});
 }
 

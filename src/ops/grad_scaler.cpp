@@ -25,7 +25,8 @@ at::Tensor as_plain(const at::Tensor& number) {
     return number;
   }
   const auto& mesh = distributed_meta(number).spec->mesh;
-  const auto whole = redistribute(number, Placements(mesh.ndim(), Replicate()));
+  const auto whole =
+      redistribute(number, Placements(mesh.ndim(), Replicate()), kOp);
   const auto& shards = current_shards(whole);
   TORCH_CHECK(
       !shards.empty(), "[GradScaler] this rank is outside ", mesh.str());
@@ -73,7 +74,7 @@ void unscale(const at::Tensor& grad, Shards& found, const at::Tensor& scale) {
     return;
   }
   const Placements replicated(meta.spec->mesh.ndim(), Replicate());
-  const auto whole = redistribute(grad, replicated);
+  const auto whole = redistribute(grad, replicated, kOp);
   for (size_t i = 0; i < current_shards(grad).size(); ++i) {
     auto copy = current_shards(whole)[i].clone();
     at::_amp_foreach_non_finite_check_and_unscale_(copy, found[i], scale);

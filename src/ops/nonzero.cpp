@@ -3,6 +3,7 @@
 #include <ATen/ops/nonzero.h>
 
 #include "comm/comm_event.h"
+#include "dispatch/implicit_moves.h"
 #include "dispatch/run_steps.h"
 #include "dispatch/tensor.h"
 #include "ops/all_ops.h"
@@ -16,6 +17,8 @@ at::Tensor nonzero(const at::Tensor& self) {
   const DistributedMeta& meta = distributed_meta(self);
   const DeviceMesh& mesh = meta.spec->mesh;
   const Placements whole(mesh.ndim(), Replicate());
+  check_implicit_move(
+      "aten.nonzero.default", "argument 'self'", *meta.spec, whole);
   Shards shards;
   {
     const CommCauseGuard cause("aten::nonzero", meta.spec);

@@ -27,6 +27,10 @@ double exchange_cost(const LookupSize& size) {
          all_to_all(size.indices * size.row_bytes);
 }
 
+int64_t exchange_bytes(const LookupSize& size) {
+  return size.indices * (size.index_bytes + size.row_bytes);
+}
+
 double gather_cost(const BagLookupSize& size) {
   const auto& [ranks, indices, index_bytes, row_bytes] = size.entries;
   const int64_t all_bags = size.bags * ranks;
@@ -62,6 +66,11 @@ double exchange_cost(const BagLookupSize& size) {
   const double rows =
       all_to_all(indices * index_bytes) + all_to_all(indices * row_bytes);
   return all_to_all(ranks * kRequestBytes) + std::min(pooled, rows);
+}
+
+int64_t exchange_bytes(const BagLookupSize& size) {
+  const int64_t entry = size.per_sample_weight_bytes + size.argmax_bytes;
+  return exchange_bytes(size.entries) + size.entries.indices * entry;
 }
 
 }  // namespace tessera::detail

@@ -21,6 +21,9 @@ double gather_cost(const LookupSize& size);
 // owners were asked alike.
 double exchange_cost(const LookupSize& size);
 
+// The bytes that a rank then hands over, at most: indices and rows.
+int64_t exchange_bytes(const LookupSize& size);
+
 // The same with bags, each rank having as many, of equal lengths.
 struct BagLookupSize {
   LookupSize entries;
@@ -35,5 +38,6 @@ double gather_cost(const BagLookupSize& size);
 
 // A handshake, then bags and what owners pool of them, or entries and rows.
 double exchange_cost(const BagLookupSize& size);
+int64_t exchange_bytes(const BagLookupSize& size);
 
 }  // namespace tessera::detail

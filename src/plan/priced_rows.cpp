@@ -267,14 +267,16 @@ bool PricedRows::shards_suffice(const Candidate& candidate) const {
     if (own.needs == Needs::Nothing || shape_[m] == 1) {
       continue;
     }
-    const auto enough = [&](const Placement& shard,
-                            SizesRef sizes,
-                            const Placements& all) {
-      return !shard.is_shard() ||
-             suffices(
-                 evenness(sizes[shard.dim()], shard.dim(), input_.mesh, all),
-                 own.needs);
-    };
+    const auto enough =
+        [&](const Placement& shard, SizesRef sizes, const Placements& all) {
+          return !shard.is_shard() || suffices(
+                                          evenness(
+                                              own.units_of(sizes[shard.dim()]),
+                                              shard.dim(),
+                                              input_.mesh,
+                                              all),
+                                          own.needs);
+        };
     for (size_t i = 0; i < own.inputs.size(); ++i) {
       const SpecPtr& spec = input_.inputs[i];
       if (spec != nullptr &&

@@ -17,6 +17,7 @@ void add_all_rules(RuleTable& table) {
   add_attention_rules(table);
   add_bin_rules(table);
   add_convolution_rules(table);
+  add_ctc_loss_rules(table);
   add_diagonal_rules(table);
   add_distance_rules(table);
   add_fourier_rules(table);

@@ -40,7 +40,7 @@ Shapes shapes_of(const OpCall& call, int query, int mask) {
 // Kernels draw by themselves, each rank its own numbers.
 void check_dropout(const OpCall& call) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      call.argument("dropout_p").toDouble() == 0,
+      !call.has("dropout_p") || call.argument("dropout_p").toDouble() == 0,
       "[",
       op_display_name(call.schema()),
       "] dropout in a fused attention kernel is not supported on distributed "
@@ -48,11 +48,19 @@ void check_dropout(const OpCall& call) {
       "draws the same numbers in every layout");
 }
 
+// An op of our own, which is told where a rank's rows of the query begin.
+bool knows_rows(const OpCall& call) { return call.has("first_row"); }
+
 // Rows of the query can be apart unless the mask of a causal call would have to
 // know which rows they are.
-bool rows_apart(const OpCall& call) { return !call.boolean("is_causal"); }
+bool rows_apart(const OpCall& call) {
+  return knows_rows(call) || !call.boolean("is_causal");
+}
 
-Needs attention_needs(const Shapes& shapes, int64_t dim) {
+Needs attention_needs(const OpCall& call, const Shapes& shapes, int64_t dim) {
+  if (dim == 2 && knows_rows(call)) {
+    return Needs::Nothing;
+  }
   // Groups of query heads go with their key head.
   const bool grouped = dim == 1 && shapes.query.sizes[1] != shapes.key.sizes[1];
   return grouped ? Needs::Even : Needs::NonEmpty;
@@ -114,7 +122,7 @@ Rows attention_rows(const OpCall& call, ForwardArgs args) {
   const int mask = args.mask;
   const auto shapes = shapes_of(call, 0, mask);
   const auto row_for = [&](int64_t dim, const Placement& keys) {
-    Row row({}, {}, attention_needs(shapes, dim));
+    Row row({}, {}, attention_needs(call, shapes, dim));
     row.inputs.assign(call.tensor_count(), R);
     row.outputs.assign(call.schema().returns().size(), R);
     row.inputs[0] = S(dim);
@@ -143,7 +151,7 @@ Rows attention_backward_rows(const OpCall& call, BackwardArgs args) {
   const auto shapes = shapes_of(call, 1, args.mask);
   const Placement sum = P(ReduceOp::Sum);
   const auto row_for = [&](int64_t dim, const Placement& keys) {
-    Row row({}, {}, attention_needs(shapes, dim));
+    Row row({}, {}, attention_needs(call, shapes, dim));
     row.inputs.assign(call.tensor_count(), R);
     row.inputs[0] = row.inputs[1] = S(dim);
     row.inputs[2] = row.inputs[3] = keys;
@@ -204,6 +212,19 @@ std::vector<Sizes> backward_sizes(const OpCall& call) {
   return {call.tensor(1).sizes, call.tensor(2).sizes, call.tensor(3).sizes};
 }
 
+// Where a rank's rows of the query begin; `query` is its index.
+LocalArgument first_query_row(size_t query) {
+  return {"first_row", [query](const OpCall& call, const LocalView& view) {
+            const auto held = local_range(
+                call.tensor(query).sizes[2],
+                2,
+                view.mesh,
+                view.inputs[query],
+                view.position);
+            return c10::IValue(held.begin);
+          }};
+}
+
 using SizesOf = std::vector<Sizes> (*)(const OpCall&);
 
 Rule attention_rule(ForwardArgs args, SizesOf sizes) {
@@ -223,13 +244,20 @@ Rule attention_backward_rule(BackwardArgs args, SizesOf sizes) {
 }  // namespace
 
 // Those of CUDA have meta kernels only where torch's Python package is loaded.
-// The memory-efficient one is made of ops of our own (ops/attention.cpp).
+// The memory-efficient one is made of ops of our own (ops/attention.cpp), as
+// are causal calls on the CPU (ops/causal_attention.cpp).
 void add_attention_rules(RuleTable& table) {
   const std::string prefix = "aten::_scaled_dot_product_";
   table.add(prefix + "flash_attention_for_cpu", attention_rule({3}, cpu_sizes));
   table.add(
       prefix + "flash_attention_for_cpu_backward",
       attention_backward_rule({4, 5, 6}, backward_sizes));
+  Rule causal = attention_rule({-1}, nullptr);
+  causal.local_arguments = {first_query_row(0)};
+  table.add("tessera::causal_attention", causal);
+  Rule causal_backward = attention_backward_rule({4, 5, -1}, nullptr);
+  causal_backward.local_arguments = {first_query_row(1)};
+  table.add("tessera::causal_attention_backward", causal_backward);
   table.add(prefix + "flash_attention", attention_rule({-1}, flash_sizes));
   table.add(
       prefix + "flash_attention_backward",

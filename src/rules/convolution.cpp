@@ -21,9 +21,6 @@ struct Convolution {
   bool transposed;
   int64_t groups;
 
-  // Depthwise: even shards of the channels hold whole groups.
-  bool channels_apart() const { return groups == input.sizes[1]; }
-
   // Where the weight has the channels of the output and of the input.
   Placement weight_out() const { return S(transposed ? 1 : 0); }
   Placement weight_in() const { return S(transposed ? 0 : 1); }
@@ -37,8 +34,9 @@ Rows convolution_rows(const OpCall& call) {
     rows.push_back({{R, conv.weight_out(), S(0)}, {S(1)}, Needs::NonEmpty});
     // Each rank adds its part of the bias.
     rows.push_back({{S(1), conv.weight_in(), sum}, {sum}, Needs::NonEmpty});
-  } else if (conv.channels_apart()) {
-    rows.push_back({{S(1), S(0), S(0)}, {S(1)}, Needs::Even});
+  } else {
+    // Whole groups, of input and of output channels.
+    rows.push_back({{S(1), S(0), S(0)}, {S(1)}, Needs::Even, conv.groups});
   }
   for (const ReduceOp op : kLinearReductions) {
     rows.push_back({{P(op), R, P(op)}, {P(op)}});
@@ -58,8 +56,9 @@ Rows convolution_backward_rows(const OpCall& call) {
     const auto in = conv.weight_in();
     rows.push_back({{S(1), R, out}, {sum, out, S(0)}, Needs::NonEmpty});
     rows.push_back({{R, S(1), in}, {S(1), in, R}, Needs::NonEmpty});
-  } else if (conv.channels_apart()) {
-    rows.push_back({{S(1), S(1), S(0)}, {S(1), S(0), S(0)}, Needs::Even});
+  } else {
+    rows.push_back(
+        {{S(1), S(1), S(0)}, {S(1), S(0), S(0)}, Needs::Even, conv.groups});
   }
   for (const ReduceOp op : kLinearReductions) {
     rows.push_back({{P(op), R, R}, {P(op), P(op), P(op)}});

@@ -6,20 +6,37 @@
 namespace tessera::detail {
 namespace {
 
-// The number of samples that a rank has.
-LocalArgument local_samples(size_t input) {
+// How many samples, channels or groups a rank has: `name` counts them, along
+// dimension `dim` of the input.
+LocalArgument local_count(const char* name, size_t input, int64_t dim) {
+  return {name, [=](const OpCall& call, const LocalView& view) {
+            const auto held = local_range(
+                call.integer(name),
+                dim,
+                view.mesh,
+                view.inputs[input],
+                view.position);
+            return c10::IValue(held.size);
+          }};
+}
+
+std::vector<LocalArgument> local_counts(size_t input) {
   return {
-      "N", [input](const OpCall& call, const LocalView& view) {
-        const auto held = local_range(
-            call.integer("N"), 0, view.mesh, view.inputs[input], view.position);
-        return c10::IValue(held.size);
-      }};
+      local_count("N", input, 0),
+      local_count("C", input, 1),
+      local_count("group", input, 1)};
 }
 
 // native_group_norm(input, weight?, bias?, N, C, HxW, group, eps)
 //   -> output, mean, rstd
-Rows group_norm_rows(const OpCall&) {
-  return {{{S(0), R, R}, {S(0), S(0), S(0)}}};
+Rows group_norm_rows(const OpCall& call) {
+  return {
+      {{S(0), R, R}, {S(0), S(0), S(0)}},
+      // Whole groups of channels.
+      {{S(1), S(0), S(0)},
+       {S(1), S(1), S(1)},
+       Needs::Even,
+       call.integer("group")}};
 }
 
 std::vector<Sizes> group_norm_sizes(const OpCall& call) {
@@ -29,9 +46,14 @@ std::vector<Sizes> group_norm_sizes(const OpCall& call) {
 
 // native_group_norm_backward(grad, input, mean, rstd, weight?, N, ...)
 //   -> grad_input, grad_weight, grad_bias
-Rows group_norm_backward_rows(const OpCall&) {
+Rows group_norm_backward_rows(const OpCall& call) {
   const Placement sum = P(ReduceOp::Sum);
-  Rows rows{{{S(0), S(0), S(0), S(0), R}, {S(0), sum, sum}}};
+  Rows rows{
+      {{S(0), S(0), S(0), S(0), R}, {S(0), sum, sum}},
+      {{S(1), S(1), S(1), S(1), S(0)},
+       {S(1), S(0), S(0)},
+       Needs::Even,
+       call.integer("group")}};
   for (const ReduceOp op : kLinearReductions) {
     rows.push_back({{P(op), R, R, R, R}, {P(op), P(op), P(op)}});
   }
@@ -72,12 +94,12 @@ void add_group_norm_rules(RuleTable& table) {
   table.add(
       "aten::native_batch_norm", rule_of(batch_norm_rows, batch_norm_sizes));
   Rule forward{.rows = group_norm_rows, .output_sizes = group_norm_sizes};
-  forward.local_arguments = {local_samples(0)};
+  forward.local_arguments = local_counts(0);
   table.add("aten::native_group_norm", forward);
   Rule backward{
       .rows = group_norm_backward_rows,
       .output_sizes = group_norm_backward_sizes};
-  backward.local_arguments = {local_samples(1)};
+  backward.local_arguments = local_counts(1);
   table.add("aten::native_group_norm_backward", backward);
 }
 

@@ -143,6 +143,13 @@ std::vector<Sizes> eigenvalue_sizes(const OpCall& call) {
   return {without_last(call.tensor(0).sizes)};
 }
 
+// linalg_pinv(self[..., m, n], atol?, rtol?) -> [..., n, m]
+std::vector<Sizes> pinv_sizes(const OpCall& call) {
+  Sizes sizes = call.tensor(0).sizes;
+  std::swap(sizes[sizes.size() - 2], sizes.back());
+  return {sizes};
+}
+
 // geqrf(self[..., m, n]) -> a[..., m, n], tau[..., min(m, n)]
 std::vector<Sizes> geqrf_sizes(const OpCall& call) {
   const Sizes& self = call.tensor(0).sizes;
@@ -178,6 +185,34 @@ Rows solve_rows(const OpCall& call) {
     row.outputs = {row.outputs[0], of_a, of_a, of_a};
   }
   return place_outs(call, std::move(rows));
+}
+
+// least_squares(self, b) -> solution, residuals?, rank?, singular_values?: the
+// operands have one batch, and b may be vectors.
+Rows least_squares_rows(const OpCall& call) {
+  const bool vectors = call.tensor(1).dim() < call.tensor(0).dim();
+  Rows rows = solving_rows(call, {2, vectors ? 1 : 2}, 1);
+  const bool residuals = call.boolean("residuals");
+  // They are squares.
+  std::erase_if(rows, [&](const Row& row) {
+    return residuals && row.outputs[0].is_partial();
+  });
+  for (Row& row : rows) {
+    const bool by_batch = row.inputs[0].is_shard();
+    const Placement solution = row.outputs[0];
+    // [..., n, k] and [..., k].
+    const Placement columns =
+        solution.is_shard() ? S(solution.dim() - 1) : solution;
+    const auto of_matrices = [&](const char* name) {
+      return by_batch && call.boolean(name) ? solution : R;
+    };
+    row.outputs = {
+        solution,
+        residuals ? (by_batch ? solution : columns) : R,
+        of_matrices("rank"),
+        of_matrices("singular_values")};
+  }
+  return rows;
 }
 
 // linalg_cross(self, other, dim): linear in each operand.
@@ -227,6 +262,9 @@ void add_linalg_rules(RuleTable& table) {
   table.add(
       {"aten::_linalg_svd", "aten::_linalg_eigh"},
       checked(batch_rule({2}), "A"));
+  table.add(
+      "aten::linalg_pinv.atol_rtol_tensor",
+      checked(batch_rule({2, 0, 0}, pinv_sizes), "self"));
   table.add("aten::cholesky", checked(batch_rule({2}, matrix_sizes), "self"));
   table.add("aten::linalg_eig", checked(batch_rule({2}, eigen_sizes), "self"));
   table.add(
@@ -247,6 +285,9 @@ void add_linalg_rules(RuleTable& table) {
       "aten::linalg_solve_triangular",
       solving_rule({2, 2}, 1, solve_triangular_sizes));
   table.add("aten::_linalg_solve_ex", Rule{solve_rows});
+  // Raises where a matrix does not have full rank.
+  table.add(
+      "tessera::least_squares", checked(Rule{least_squares_rows}, "self"));
   table.add("aten::linalg_cross", rule_of(cross_rows));
 }
 

@@ -1,6 +1,7 @@
 // Every sample once more, on tensors and in modes that are not the usual ones:
 // permuted views, in which the last dimension is outermost in memory, and
-// inference mode, on tensors that were made outside and inside of it.
+// inference mode, on tensors that were made outside and inside of it; and in a
+// scope of explicit communication, where an op is refused or sends nothing.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -19,6 +20,7 @@ using tessera::testing::Oracle;
 struct Named {
   const char* name;
   Circumstances circumstances;
+  size_t layouts = 12;  // to try of a sample, simulated
 };
 
 class OpCircumstances : public ::testing::TestWithParam<Named> {};
@@ -33,6 +35,7 @@ bool is_wanted_sample(const testing::Sample& sample) {
 bool is_unsafe(const testing::Sample& sample, Circumstances circumstances) {
   return circumstances == Circumstances::Transposed &&
          (sample.op.starts_with("aten::_stack") ||
+          sample.op.starts_with("tessera::causal_attention") ||
           sample.op.starts_with("aten::_scaled_dot_product") ||
           sample.op == "aten::adaptive_max_pool3d_backward" ||
           sample.op.starts_with("aten::fractional_max_pool") ||
@@ -64,7 +67,7 @@ TEST_P(OpCircumstances, SamplesEqualOneDevice) {
       for (const auto& layouts : testing::layouts_to_try(
                oracle.tensors(),
                mesh,
-               testing::over_processes() ? 2 : 12,
+               testing::over_processes() ? 2 : GetParam().layouts,
                ++samples)) {
         ++calls;
         const auto verdict =
@@ -85,7 +88,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Named{"Transposed", Circumstances::Transposed},
         Named{"Inference", Circumstances::Inference},
-        Named{"InferenceInside", Circumstances::InferenceInside}),
+        Named{"InferenceInside", Circumstances::InferenceInside},
+        Named{"Explicit", Circumstances::Explicit, 5}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace circumstances_test
