@@ -1,21 +1,37 @@
 """Checkpoints of torch itself: files of torch.save, directories of DCP."""
 
+import contextlib
 import os
+import pickle
 import zipfile
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 
+from tessera._checkpoint_names import Tensors, by_parameter, flatten
 
-def read_foreign(path: str) -> dict[str, torch.Tensor] | None:
-    """The tensors of a checkpoint that only torch can read; None for others."""
+
+class Foreign(NamedTuple):
+    """What a checkpoint of torch holds, by dotted names."""
+
+    tensors: Tensors
+    values: dict[str, Any]
+
+
+def read_foreign(path: str) -> Foreign | None:
+    """What only torch can read, read whole; None for other files."""
     if os.path.isdir(path):
-        if os.path.exists(os.path.join(path, ".metadata")):
-            return _flat(_read_dcp(path))
+        if not os.path.exists(os.path.join(path, ".metadata")):
+            return None
+        held = _read_dcp(path)
+    elif os.path.isfile(path) and _is_torch_file(path):
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    else:
         return None
-    if os.path.isfile(path) and _is_torch_file(path):
-        return _flat(torch.load(path, map_location="cpu", weights_only=True))
-    return None
+    out = Foreign({}, {})
+    flatten("", held, *out)
+    return out
 
 
 def _is_torch_file(path: str) -> bool:
@@ -29,31 +45,78 @@ def _is_torch_file(path: str) -> bool:
 
 
 def _read_dcp(path: str) -> dict[str, Any]:
-    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    reader = FileSystemReader(path)
-    metadata = reader.read_metadata()
-    state = {
+    class Planner(DefaultLoadPlanner):
+        """Reads what is no tensor without running what a pickle says."""
+
+        def load_bytes(self, read_item: Any, value: Any) -> None:
+            name = read_item.dest_index.fqn
+            with contextlib.suppress(pickle.UnpicklingError):
+                self.original_state_dict[name] = torch.load(
+                    value, weights_only=True
+                )
+
+    metadata = FileSystemReader(path).read_metadata()
+    state: dict[str, Any] = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
-        for name, entry in metadata.state_dict_metadata.items()
         if isinstance(entry, TensorStorageMetadata)
+        else None
+        for name, entry in metadata.state_dict_metadata.items()
     }
-    load(state, storage_reader=FileSystemReader(path), no_dist=True)
-    return state
+    load(
+        state,
+        storage_reader=FileSystemReader(path),
+        planner=Planner(flatten_state_dict=False),
+        no_dist=True,
+    )
+    return {name: item for name, item in state.items() if item is not None}
 
 
-def _flat(value: Any) -> dict[str, torch.Tensor]:
-    """Nested dicts by dotted names; what is no tensor is left out."""
-    out: dict[str, torch.Tensor] = {}
+def name_parameters(
+    foreign: Foreign, path: str, key: str, names: list[str]
+) -> None:
+    """Lets the state of the optimizer `key` go by the names of its parameters.
 
-    def add(name: str, item: Any) -> None:
-        if isinstance(item, torch.Tensor):
-            out[name] = item
-        elif isinstance(item, dict):
-            for key, inner in item.items():
-                add(f"{name}.{key}" if name else str(key), inner)
+    torch numbers them, in the order of the optimizer's groups.
+    """
+    tensors, values = foreign
+    whole = values.get(key)
+    if isinstance(whole, Mapping):  # it holds no tensor
+        del values[key]
+        values.update({f"{key}.{part}": item for part, item in whole.items()})
+    prefix = f"{key}.state."
+    groups = _groups(values, f"{key}.param_groups")
+    numbers = [n for group in groups for n in group.get("params", [])]
+    held = by_parameter(prefix, names, (*tensors, *values))
+    if held or any(isinstance(number, str) for number in numbers):
+        return
+    if numbers and len(numbers) != len(names):
+        raise ValueError(
+            f"[load] {path} holds the state of {len(numbers)} parameters for "
+            f"'{key}', which has {len(names)}"
+        )
+    for group in groups:
+        group["params"] = [names[number] for number in group["params"]]
+    for store in foreign:
+        for name in [n for n in store if n.startswith(prefix)]:
+            number, _, field = name.removeprefix(prefix).partition(".")
+            if not number.isdigit() or int(number) >= len(names):
+                raise ValueError(
+                    f"[load] {path} holds '{name}', but '{key}' has the "
+                    f"{len(names)} parameters {names}"
+                )
+            store[f"{prefix}{names[int(number)]}.{field}"] = store.pop(name)
 
-    add("", value)
-    return out
+
+def _groups(values: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The options of an optimizer's groups; DCP has each for itself."""
+    groups: dict[int, dict[str, Any]] = {}
+    for full in [n for n in values if n.startswith(f"{name}.")]:
+        index, _, option = full.removeprefix(f"{name}.").partition(".")
+        groups.setdefault(int(index), {})[option] = values.pop(full)
+    if groups:
+        values[name] = [groups[index] for index in sorted(groups)]
+    return values.get(name, [])

@@ -15,8 +15,17 @@ import torch
 import torch.distributed as dist
 
 from tessera import _C, _world
+from tessera._checkpoint_formats import Foreign, name_parameters
+from tessera._checkpoint_names import (
+    Tensors,
+    all_prefixes,
+    by_parameter,
+    flatten,
+    is_stateful,
+    put,
+    rebuilt,
+)
 
-Tensors = dict[str, torch.Tensor]
 Saved = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
@@ -75,26 +84,6 @@ def decode(values: Mapping[str, str]) -> dict[str, Any]:
 # ---- the state ----
 
 
-def _is_stateful(value: Any) -> bool:
-    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
-
-
-def _has_tensor(value: Any) -> bool:
-    if isinstance(value, torch.Tensor) or _is_stateful(value):
-        return True
-    if isinstance(value, Mapping):
-        return any(_has_tensor(item) for item in value.values())
-    if isinstance(value, (list, tuple)):
-        return any(_has_tensor(item) for item in value)
-    return False
-
-
-def _items(value: Any) -> list[tuple[Any, Any]]:
-    if isinstance(value, Mapping):
-        return list(value.items())
-    return list(enumerate(value))
-
-
 class State:
     """A module, or a dict of what a program saves and loads."""
 
@@ -148,30 +137,11 @@ class State:
             if isinstance(value, torch.optim.Optimizer):
                 self._flatten_optimizer(key, value, tensors, values)
             else:
-                self._flatten(key, value, tensors, values)
+                flatten(key, value, tensors, values)
         return tensors, {
             name: json.dumps(_pack(value, name))
             for name, value in values.items()
         }
-
-    def _flatten(
-        self, name: str, value: Any, tensors: Tensors, values: dict[str, Any]
-    ) -> None:
-        if isinstance(value, torch.Tensor):
-            tensors[name] = value
-        elif _is_stateful(value):
-            self._flatten_items(name, value.state_dict(), tensors, values)
-        elif _has_tensor(value):
-            self._flatten_items(name, value, tensors, values)
-        else:
-            values[name] = value
-
-    def _flatten_items(
-        self, name: str, value: Any, tensors: Tensors, values: dict[str, Any]
-    ) -> None:
-        prefix = f"{name}." if name else ""
-        for key, item in _items(value):
-            self._flatten(f"{prefix}{key}", item, tensors, values)
 
     def _flatten_optimizer(
         self,
@@ -186,14 +156,15 @@ class State:
             groups.append({**group, "params": names})
             for parameter, name in zip(group["params"], names):
                 for field, item in optimizer.state.get(parameter, {}).items():
-                    self._flatten(
+                    flatten(
                         f"{key}.state.{name}.{field}", item, tensors, values
                     )
-        values[f"{key}.param_groups"] = [
+        options = [
             {k: v.item() if isinstance(v, torch.Tensor) else v
              for k, v in group.items()}
             for group in groups
         ]
+        put(values, f"{key}.param_groups", options)
 
     # -- loading --
 
@@ -202,15 +173,23 @@ class State:
     ) -> Tensors:
         """The tensors to load into."""
         tensors: Tensors = {}
+        held = all_prefixes((*saved, *values))
         for key, value in self.entries:
+            is_module = isinstance(value, torch.nn.Module)
+            if strict and not is_module and key not in held:
+                raise ValueError(
+                    f"[load] {path} does not hold '{key}'; pass strict=False "
+                    "to leave it as it is"
+                )
             if isinstance(value, torch.optim.Optimizer):
                 self._optimizer_targets(key, value, saved, values, tensors)
-            else:
-                own: Tensors = {}
-                self._flatten(key, value, own, {})
-                if isinstance(value, torch.nn.Module) and strict:
-                    self._check_nothing_left(path, key, own, saved)
-                tensors.update(own)
+                continue
+            own: Tensors = {}
+            flatten(key, value, own, {})
+            if is_module and strict:
+                self._check_nothing_left(path, key, own, saved)
+            for name, tensor in own.items():
+                put(tensors, name, tensor)
         if not strict:
             return {k: v for k, v in tensors.items() if k in saved}
         return tensors
@@ -240,30 +219,28 @@ class State:
         values: dict[str, Any],
         tensors: Tensors,
     ) -> None:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                prefix = f"{key}.state.{self._name_of(parameter, key)}."
-                fields = {
-                    name.removeprefix(prefix): entry
-                    for name, entry in saved.items()
-                    if name.startswith(prefix)
-                }
-                others = {
-                    name.removeprefix(prefix): value
-                    for name, value in values.items()
-                    if name.startswith(prefix)
-                }
-                if not fields and not others:
-                    optimizer.state.pop(parameter, None)
-                    continue
-                state = optimizer.state[parameter]
-                state.update(others)
-                for field, (shape, dtype) in fields.items():
-                    tensor = state.get(field)
-                    if not _fits(tensor, parameter, shape):
-                        tensor = _make(parameter, shape, dtype)
-                        state[field] = tensor
-                    tensors[prefix + field] = tensor
+        parameters = {
+            self._name_of(parameter, key): parameter
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        prefix = f"{key}.state."
+        held = by_parameter(prefix, parameters, saved)
+        others = by_parameter(prefix, parameters, values)
+        for name, parameter in parameters.items():
+            if name not in held and name not in others:
+                optimizer.state.pop(parameter, None)
+                continue
+            state = optimizer.state[parameter]
+            for field, full in others.get(name, {}).items():
+                state[field] = values[full]
+            for field, full in held.get(name, {}).items():
+                shape, dtype = saved[full]
+                tensor = state.get(field)
+                if not _fits(tensor, parameter, shape):
+                    tensor = _make(parameter, shape, dtype)
+                    state[field] = tensor
+                tensors[full] = tensor
 
     def restore(self, values: dict[str, Any]) -> None:
         """Puts back what is no tensor."""
@@ -272,12 +249,12 @@ class State:
                 self._restore_optimizer(key, value, values)
             elif isinstance(value, torch.nn.Module):
                 _restore_extra(key, value, values)
-            elif _is_stateful(value):
+            elif is_stateful(value):
                 value.load_state_dict(
-                    _rebuilt(key, value.state_dict(), values)
+                    rebuilt(key, value.state_dict(), values)
                 )
             elif not isinstance(value, torch.Tensor):
-                self.state[key] = _rebuilt(key, value, values)
+                self.state[key] = rebuilt(key, value, values)
 
     def _restore_optimizer(
         self,
@@ -319,19 +296,29 @@ class State:
 
     # -- from plain tensors --
 
-    def fill(self, plain: Tensors, path: str, strict: bool) -> Any:
-        """Loads from whole tensors that this process has read."""
+    def fill(self, foreign: Foreign, path: str, strict: bool) -> Any:
+        """Loads what this process has read from a checkpoint of torch."""
+        for key, value in self.entries:
+            if isinstance(value, torch.optim.Optimizer):
+                names = [
+                    self._name_of(parameter, key)
+                    for group in value.param_groups
+                    for parameter in group["params"]
+                ]
+                name_parameters(foreign, path, key, names)
+        plain, values = foreign
         saved = {
             name: (tuple(tensor.shape), tensor.dtype)
             for name, tensor in plain.items()
         }
-        tensors = self.targets(path, saved, {}, strict)
+        tensors = self.targets(path, saved, values, strict)
         missing = [name for name in tensors if name not in plain]
         if missing:
             raise ValueError(f"[load] {path} does not hold '{missing[0]}'")
         with torch.no_grad():
             for name, tensor in tensors.items():
                 copy_plain(tensor, plain[name], name)
+        self.restore(values)
         return None
 
 
@@ -384,20 +371,3 @@ def _restore_extra(
         plain = torch.nn.Module.set_extra_state
         if type(submodule).set_extra_state is not plain:
             submodule.set_extra_state(value)
-
-
-def _rebuilt(name: str, value: Any, values: dict[str, Any]) -> Any:
-    """`value` with what was saved in the place of what is no tensor."""
-    if name in values:
-        return values[name]
-    if isinstance(value, Mapping):
-        return {
-            key: _rebuilt(f"{name}.{key}", item, values)
-            for key, item in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return type(value)(
-            _rebuilt(f"{name}.{index}", item, values)
-            for index, item in enumerate(value)
-        )
-    return value

@@ -96,8 +96,8 @@ def load(
     if state is None:
         foreign = read_foreign(path)
         if foreign is not None:
-            wanted = foreign if names is None else list(names)
-            return {name: foreign[name] for name in wanted}
+            wanted = foreign.tensors if names is None else list(names)
+            return {name: foreign.tensors[name] for name in wanted}
         return _C.checkpoint_load_plain(
             path, [] if names is None else list(names), mmap
         )
