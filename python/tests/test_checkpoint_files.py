@@ -31,7 +31,17 @@ def test_serving_without_a_world(saved):
     same(model.state_dict(), expected)
     for mmap in (False, True):
         tensors = checkpoint.load(path, mmap=mmap)
-        same({k.removeprefix("model."): v for k, v in tensors.items()}, expected)
+        plain = {k.removeprefix("model."): v for k, v in tensors.items()}
+        same(plain, expected)
+    # A module on the mapped tensors: nothing is copied, and writes stay here.
+    model = Model()
+    model.load_state_dict(plain, assign=True)
+    assert model.table.weight.data_ptr() == plain["table.weight"].data_ptr()
+    ids = torch.tensor([3, 10])
+    assert torch.equal(model.table(ids), expected["table.weight"][ids])
+    with torch.no_grad():
+        model.table.weight.zero_()
+    same(checkpoint.load(path), {f"model.{k}": v for k, v in expected.items()})
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])

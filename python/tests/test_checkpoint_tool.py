@@ -1,14 +1,16 @@
 """The command tessera-checkpoint."""
 
+import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import pytest
 import torch
 
 import tessera as ts
-from tessera import Shard, _C, checkpoint
+from tessera import Shard, _C, _command, checkpoint
 
 BUILT = pathlib.Path(_C.__file__).parents[2] / "tools" / "tessera-checkpoint"
 TOOL = str(BUILT) if BUILT.exists() else shutil.which("tessera-checkpoint")
@@ -105,3 +107,21 @@ def test_nothing_there(tmp_path):
     done = run("inspect", tmp_path / "nothing")
     assert done.returncode == 1
     assert "there is nothing at" in done.stdout
+
+
+def test_command_of_the_package(tmp_path, monkeypatch):
+    """pip's script becomes the program in the package."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "tessera-checkpoint"
+    program.symlink_to(TOOL)
+    became = []
+    monkeypatch.setattr(_command, "__file__", str(tmp_path / "_command.py"))
+    monkeypatch.setattr(sys, "argv", ["any", "inspect", str(tmp_path)])
+    monkeypatch.setattr(os, "execv", lambda *call: became.append(call))
+    _command.main()
+    ((path, arguments),) = became
+    done = subprocess.run(
+        arguments, executable=path, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 1
+    assert "holds neither a checkpoint" in done.stdout + done.stderr

@@ -157,6 +157,13 @@ TEST_F(ModuleState, ServedWithoutAWorld) {
   load(run_ / "step_0", *plain);
   EXPECT_FALSE(is_dtensor(plain->table->weight));
   EXPECT_TRUE(torch::equal(plain->table->weight, table));
+  // A table that stays in the file.
+  Net mapped;
+  const auto tensors =
+      load_plain(run_ / "step_0", {.names = {"table.weight"}, .mmap = true});
+  mapped->table->weight.set_data(tensors.at("table.weight"));
+  const auto ids = torch::tensor({3, 12});
+  EXPECT_TRUE(torch::equal(mapped->table(ids), table.index_select(0, ids)));
 }
 
 TEST_F(ModuleState, StrictUnlessToldOtherwise) {

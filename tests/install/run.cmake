@@ -20,3 +20,12 @@ run(${CMAKE_COMMAND}
     "-DCMAKE_BUILD_TYPE=${BUILD_TYPE}")
 run(${CMAKE_COMMAND} --build "${WORK_DIR}/build")
 run("${WORK_DIR}/build/sum_of_two")
+
+# The command finds its libraries.
+execute_process(
+  COMMAND "${prefix}/bin/tessera-checkpoint"
+  RESULT_VARIABLE code
+  ERROR_VARIABLE text)
+if(NOT code EQUAL 2 OR NOT text MATCHES "usage: tessera-checkpoint")
+  message(FATAL_ERROR "tessera-checkpoint ended with ${code}: ${text}")
+endif()
