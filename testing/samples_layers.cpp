@@ -451,6 +451,8 @@ void add_pools(Samples& samples) {
 }
 
 void add_sampling(Samples& samples) {
+  // What was written into zeros that ATen makes.
+  samples.push_back({"aten::_pad_circular", {t({4, 3, 5}), dims({2, 1})}});
   const auto grid = t({4, 5, 3, 2}).unit();
   const auto volume_grid = t({4, 3, 2, 3, 3}).unit();
   const auto both = c10::IValue(c10::List<bool>({true, true}));
@@ -468,6 +470,13 @@ void add_sampling(Samples& samples) {
        {t({4, 6, 3, 2, 3}), t({4, 6, 3, 3, 3}), volume_grid, 0, 0, false, both},
        "",
        true});
+  samples.push_back(
+      {"aten::affine_grid_generator",
+       {t({4, 2, 3}), dims({4, 3, 5, 2}), false}});
+  samples.push_back(
+      {"aten::affine_grid_generator",
+       {t({4, 3, 4}), dims({4, 3, 2, 5, 2}), true},
+       "3-d"});
   samples.push_back({"aten::pixel_shuffle", {t({3, 16, 4, 4}), 2}});
   samples.push_back({"aten::pixel_unshuffle", {t({3, 4, 8, 8}), 2}});
   samples.push_back({"aten::channel_shuffle", {t({5, 6, 4}), 3}});

@@ -22,6 +22,10 @@ void add_linalg_samples(Samples& samples) {
         "aten::linalg_cholesky_ex"}) {
     samples.push_back({op, {matrices}, "", true});
   }
+  samples.push_back({"aten::linalg_svdvals", {t({4, 3, 5})}, "batch"});
+  samples.push_back({"aten::_linalg_svd", {matrices, true, false}, "values"});
+  samples.push_back({"aten::_linalg_eigh", {matrices, "L", false}, "values"});
+  samples.push_back({"aten::linalg_cholesky", {t({4, 1, 1}).positive()}});
   samples.push_back({"aten::cholesky", {t({4, 1, 1}).positive()}});
   samples.push_back({"aten::linalg_det", {matrices}});
   samples.push_back({"aten::linalg_slogdet", {matrices}});

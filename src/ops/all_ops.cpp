@@ -17,7 +17,10 @@ void register_ops(OpRegistry& ops) {
   register_grad_scaler(ops);
   register_index(ops);
   register_least_squares(ops);
+  register_linear(ops);
   register_losses(ops);
+  register_made_in_layout(ops);
+  register_matrix_errors(ops);
   register_nonzero(ops);
   register_random(ops);
   register_reductions(ops);

@@ -3,8 +3,10 @@
 // memory.
 #include "ops/all_ops.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/max_pool1d_with_indices.h>
 
 #include <algorithm>
@@ -32,19 +34,31 @@ struct Composite {
   std::vector<std::string_view> may_be_plain = {};
   // Carries a call out in another way, and says so.
   bool (*instead)(torch::jit::Stack& stack) = nullptr;
+  // oneDNN has one op for all of it, which takes no shards.
+  bool without_onednn = false;
 };
 
 // Fused attention kernels draw by themselves, each rank its own numbers. The
 // attention that is made of other ops draws those of one device.
 bool attention_with_dropout(torch::jit::Stack& stack);
 
+// ATen writes into zeros that it makes itself, which are replicated: what is
+// written would be gathered.
+bool one_hot_by_comparing(torch::jit::Stack& stack);
+bool selected_gradient(torch::jit::Stack& stack);
+
+// The state that a recurrent module starts from is sharded as the batch is, or
+// every step would gather its batch into it. Leaves the call to ATen.
+bool state_as_batch(torch::jit::Stack& stack);
+
 const std::vector<Composite>& composites() {
   static const std::vector<Composite> all = {
+      {"aten::_pad_circular"},
       {"aten::_scaled_dot_product_attention_math"},
       {"aten::combinations"},
       {"aten::cummaxmin_backward"},
       {"aten::ctc_loss", {"input_lengths", "target_lengths"}},
-      {"aten::gru", {"batch_sizes"}, {"hx"}},
+      {"aten::gru", {"batch_sizes"}, {"hx"}, state_as_batch},
       {"aten::gru_cell", {}, {"hx"}},
       {"aten::histogramdd"},
       {"aten::index_select_backward"},
@@ -52,22 +66,22 @@ const std::vector<Composite>& composites() {
       {"aten::linalg_matrix_power"},
       {"aten::linalg_matrix_rank"},
       {"aten::linalg_pinv"},
-      {"aten::lstm", {"batch_sizes"}, {"hx"}},
+      {"aten::lstm", {"batch_sizes"}, {"hx"}, state_as_batch, true},
       {"aten::lstm_cell", {}, {"hx"}},
       {"aten::masked_select_backward"},
       {"aten::matrix_power"},
       {"aten::nanquantile"},
-      {"aten::one_hot"},
+      {"aten::one_hot", {}, {}, one_hot_by_comparing},
       {"aten::quantile"},
       {"aten::rms_norm"},
-      {"aten::rnn_relu", {"batch_sizes"}, {"hx"}},
+      {"aten::rnn_relu", {"batch_sizes"}, {"hx"}, state_as_batch},
       {"aten::rnn_relu_cell", {}, {"hx"}},
-      {"aten::rnn_tanh", {"batch_sizes"}, {"hx"}},
+      {"aten::rnn_tanh", {"batch_sizes"}, {"hx"}, state_as_batch},
       {"aten::rnn_tanh_cell", {}, {"hx"}},
       {"aten::scaled_dot_product_attention", {}, {}, attention_with_dropout},
       {"aten::stft"},
       {"aten::tensor_split", {"tensor_indices_or_sections"}},
-      {"aten::value_selecting_reduction_backward"},
+      {"aten::value_selecting_reduction_backward", {}, {}, selected_gradient},
   };
   return all;
 }
@@ -78,6 +92,18 @@ class ImplicitScope {
   ~ImplicitScope() { leave_implicit_replication(); }
   ImplicitScope(const ImplicitScope&) = delete;
   ImplicitScope& operator=(const ImplicitScope&) = delete;
+};
+
+// While one is alive, ATen makes ops of its own kernels, not of oneDNN's.
+class WithoutOneDnn {
+ public:
+  WithoutOneDnn() { at::globalContext().setUserEnabledMkldnn(false); }
+  ~WithoutOneDnn() { at::globalContext().setUserEnabledMkldnn(enabled_); }
+  WithoutOneDnn(const WithoutOneDnn&) = delete;
+  WithoutOneDnn& operator=(const WithoutOneDnn&) = delete;
+
+ private:
+  bool enabled_ = at::globalContext().userEnabledMkldnn();
 };
 
 // The value of a tensor that is only read, as a plain tensor.
@@ -98,7 +124,9 @@ bool contains(
 class CompositeKernel final : public c10::OperatorKernel {
  public:
   CompositeKernel(const c10::OperatorHandle& op, const Composite& composite)
-      : op_(op), instead_(composite.instead) {
+      : op_(op),
+        instead_(composite.instead),
+        without_onednn_(composite.without_onednn) {
     for (const auto& argument : op.schema().arguments()) {
       read_.push_back(contains(composite.read, argument.name()));
       may_be_plain_.push_back(
@@ -120,6 +148,10 @@ class CompositeKernel final : public c10::OperatorKernel {
     }
     if (instead_ != nullptr && instead_(*stack)) {
       return;
+    }
+    std::optional<WithoutOneDnn> without;
+    if (without_onednn_) {
+      without.emplace();
     }
     const ImplicitScope implicit;
     // What it writes is its own, unless the caller gave it an `out`.
@@ -145,9 +177,16 @@ class CompositeKernel final : public c10::OperatorKernel {
 
   OpInfo op_;
   bool (*instead_)(torch::jit::Stack& stack);
+  bool without_onednn_;
   std::vector<bool> read_;
   std::vector<bool> may_be_plain_;
 };
+
+void replace_arguments(
+    torch::jit::Stack& stack, size_t count, at::Tensor result) {
+  torch::jit::drop(stack, count);
+  stack.emplace_back(std::move(result));
+}
 
 bool attention_with_dropout(torch::jit::Stack& stack) {
   // query, key, value, attn_mask?, dropout_p, is_causal, scale?, enable_gqa
@@ -167,9 +206,105 @@ bool attention_with_dropout(torch::jit::Stack& stack) {
       /*dropout_mask=*/std::nullopt,
       args[6].toOptional<double>(),
       args[7].toBool()));
-  torch::jit::drop(stack, kArguments);
-  stack.emplace_back(std::move(result));
+  replace_arguments(stack, kArguments, std::move(result));
   return true;
+}
+
+bool one_hot_by_comparing(torch::jit::Stack& stack) {
+  // self, num_classes
+  constexpr size_t kArguments = 2;
+  auto* args = stack.data() + stack.size() - kArguments;
+  const auto& self = args[0].toTensor();
+  int64_t classes = args[1].toInt();
+  if (self.scalar_type() != at::kLong || self.numel() == 0 || self.is_meta() ||
+      classes == 0 || classes < -1) {
+    return false;
+  }
+  TORCH_CHECK(
+      self.min().item<int64_t>() >= 0, "Class values must be non-negative.");
+  const auto largest = self.max().item<int64_t>();
+  TORCH_CHECK(
+      classes == -1 || classes > largest,
+      "Class values must be smaller than num_classes.");
+  classes = classes == -1 ? largest + 1 : classes;
+  const ImplicitScope implicit;
+  const auto all = at::arange(classes, self.options());
+  replace_arguments(
+      stack, kArguments, self.unsqueeze(-1).eq(all).to(at::kLong));
+  return true;
+}
+
+bool selected_gradient(torch::jit::Stack& stack) {
+  // grad, dim, indices, sizes, keepdim
+  constexpr size_t kArguments = 5;
+  auto* args = stack.data() + stack.size() - kArguments;
+  auto grad = args[0].toTensor();
+  auto indices = args[2].toTensor();
+  if (!is_dtensor(grad) || !is_dtensor(indices)) {
+    return false;
+  }
+  const int64_t dim = args[1].toInt();
+  const auto sizes = args[3].toIntVector();
+  if (!args[4].toBool() && !sizes.empty()) {
+    grad = grad.unsqueeze(dim);
+    indices = indices.unsqueeze(dim);
+  }
+  const CompositeScope own;
+  replace_arguments(
+      stack, kArguments, grad.new_zeros(sizes).scatter(dim, indices, grad));
+  return true;
+}
+
+// A state [layers, batch, ...] that every rank has whole, in this layout.
+at::Tensor placed_state(
+    const at::Tensor& state, const DeviceMesh& mesh, PlacementsRef placements) {
+  const Placements whole(mesh.ndim(), Replicate());
+  if (is_dtensor(state)) {
+    const Spec& spec = *distributed_meta(state).spec;
+    return spec.mesh == mesh && spec.placements == whole
+               ? redistribute(state, placements, "tessera::composite")
+               : state;
+  }
+  const auto distributed = from_shards(
+      Spec::make(mesh, whole, state.sizes(), state.scalar_type()),
+      {state.contiguous()},
+      /*shared=*/true);
+  return redistribute(distributed, placements, "tessera::composite");
+}
+
+bool state_as_batch(torch::jit::Stack& stack) {
+  // input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+  // batch_first; overloads for packed sequences have other arguments.
+  constexpr size_t kArguments = 9;
+  auto* args = stack.data() + stack.size() - kArguments;
+  if (!args[2].isTensorList() || !args[3].isBool() ||
+      !is_dtensor(args[0].toTensor()) || args[0].toTensor().dim() != 3) {
+    return false;
+  }
+  const auto& input = args[0].toTensor();
+  const int64_t batch = args[8].toBool() ? 0 : 1;
+  const Spec& spec = *distributed_meta(input).spec;
+  Placements placements(spec.mesh.ndim(), Replicate());
+  for (int64_t m = 0; m < spec.mesh.ndim(); ++m) {
+    if (spec.placements[m].is_shard(batch)) {
+      placements[m] = Shard(1);
+    }
+  }
+  const auto placed = [&](const at::Tensor& state) {
+    return state.dim() == 3 && state.size(1) == input.size(batch)
+               ? placed_state(state, spec.mesh, placements)
+               : state;
+  };
+  if (args[1].isTensor()) {
+    args[1] = placed(args[1].toTensor());
+    return false;
+  }
+  std::vector<at::Tensor> states;
+  for (const auto& state : args[1].toTensorVector()) {
+    states.push_back(placed(state));
+  }
+  args[1] = states;
+  return false;
 }
 
 // ATen's kernel reads memory where no gradient is wanted.

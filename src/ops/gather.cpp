@@ -103,7 +103,9 @@ at::Tensor gather(
       "call it with sparse_grad = false");
   // ATen takes an index without elements whatever its dtype and dimensions.
   if (index.numel() == 0 && is_dtensor(self) && is_dtensor(index)) {
-    return self.reshape({-1}).narrow(0, 0, 0).reshape(index.sizes());
+    return self.dim() == index.dim()
+               ? call_op<GatherPart>({self, dim, index.to(at::kLong), {}})
+               : self.reshape({-1}).narrow(0, 0, 0).reshape(index.sizes());
   }
   // A tensor without dimensions counts as one of a single element.
   if (self.dim() == 0 && index.dim() == 1) {

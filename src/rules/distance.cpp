@@ -77,8 +77,13 @@ Rows distance_backward_rows(const OpCall& call) {
 // Autograd sums what was broadcast.
 std::vector<Sizes> distance_backward_sizes(const OpCall& call) {
   const TensorArg& x1 = call.tensor(1);
-  return {broadcast_sizes(
-      x1, call.tensor(2), x1.sizes[x1.dim() - 2], x1.sizes.back())};
+  const TensorArg& x2 = call.tensor(2);
+  Sizes sizes =
+      broadcast_sizes(x1, x2, x1.sizes[x1.dim() - 2], x1.sizes.back());
+  // Without distances ATen's kernel does not broadcast.
+  const bool empty =
+      c10::multiply_integers(sizes) == 0 || x2.sizes[x2.dim() - 2] == 0;
+  return {empty ? x1.sizes : std::move(sizes)};
 }
 
 // _trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim): each operand gets

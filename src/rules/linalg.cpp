@@ -215,6 +215,37 @@ Rows least_squares_rows(const OpCall& call) {
   return rows;
 }
 
+// _linalg_svd(A, full_matrices, compute_uv) -> U, S, Vh, and
+// _linalg_eigh(A, UPLO, compute_v) -> values, vectors: vectors that are not
+// asked for are empty.
+Rows spectral_rows(const OpCall& call) {
+  Rows rows = batch_rows(call, {2});
+  const bool svd = call.has("compute_uv");
+  if (call.boolean(svd ? "compute_uv" : "compute_v")) {
+    return rows;
+  }
+  for (Row& row : rows) {
+    const Placement values = row.outputs[0];
+    if (svd) {
+      row.outputs = {R, values, R};
+    } else {
+      row.outputs = {values, R};
+    }
+  }
+  return rows;
+}
+
+// lu_unpack(LU, pivots) -> P, L, U: what is not asked for is empty.
+Rows lu_unpack_rows(const OpCall& call) {
+  Rows rows = batch_rows(call, {2, 1});
+  for (Row& row : rows) {
+    const Placement batch = row.outputs[0];
+    const Placement data = call.boolean("unpack_data") ? batch : R;
+    row.outputs = {call.boolean("unpack_pivots") ? batch : R, data, data};
+  }
+  return rows;
+}
+
 // linalg_cross(self, other, dim): linear in each operand.
 Rows cross_rows(const OpCall& call) {
   const TensorArg& self = call.tensor(0);
@@ -261,7 +292,7 @@ void add_linalg_rules(RuleTable& table) {
   // take, on the rank that has it: all ranks hear of it.
   table.add(
       {"aten::_linalg_svd", "aten::_linalg_eigh"},
-      checked(batch_rule({2}), "A"));
+      checked(rule_of(spectral_rows), "A"));
   table.add(
       "aten::linalg_pinv.atol_rtol_tensor",
       checked(batch_rule({2, 0, 0}, pinv_sizes), "self"));
@@ -273,7 +304,7 @@ void add_linalg_rules(RuleTable& table) {
 
   table.add(
       "aten::linalg_householder_product", batch_rule({2, 1}, matrix_sizes));
-  table.add("aten::lu_unpack", checked(batch_rule({2, 1}), "LU_pivots"));
+  table.add("aten::lu_unpack", checked(rule_of(lu_unpack_rows), "LU_pivots"));
   table.add(
       {"aten::linalg_lu_solve", "aten::linalg_ldl_solve"},
       checked(solving_rule({2, 1, 2}, 2), "pivots"));
@@ -285,9 +316,10 @@ void add_linalg_rules(RuleTable& table) {
       "aten::linalg_solve_triangular",
       solving_rule({2, 2}, 1, solve_triangular_sizes));
   table.add("aten::_linalg_solve_ex", Rule{solve_rows});
-  // Raises where a matrix does not have full rank.
-  table.add(
-      "tessera::least_squares", checked(Rule{least_squares_rows}, "self"));
+  // Raises where a matrix does not have full rank, or a value is no number.
+  Rule least_squares{least_squares_rows};
+  least_squares.checked_arguments = {"self", "b"};
+  table.add("tessera::least_squares", least_squares);
   table.add("aten::linalg_cross", rule_of(cross_rows));
 }
 

@@ -49,6 +49,29 @@ std::vector<Sizes> grid_backward_sizes(const OpCall& call) {
   return {call.tensor(1).sizes, call.tensor(2).sizes};
 }
 
+// affine_grid_generator(theta[n, k, k + 1], size) -> grid[n, ..., k]
+Rows affine_rows(const OpCall& call) {
+  Rows rows{{{S(0)}, {S(0)}, Needs::NonEmpty}};
+  pass_reductions(rows, call, kLinearReductions);
+  return rows;
+}
+
+// `size` is that of the image, [n, c, ...].
+std::vector<Sizes> affine_sizes(const OpCall& call) {
+  Sizes sizes = call.integers("size");
+  const auto coordinates = static_cast<int64_t>(sizes.size()) - 2;
+  sizes.erase(sizes.begin() + 1);
+  sizes.push_back(coordinates);
+  return {sizes};
+}
+
+c10::IValue affine_local_size(const OpCall& call, const LocalView& view) {
+  const Sizes size = call.integers("size");
+  std::vector<int64_t> local(size.begin(), size.end());
+  local[0] = view.output_shape(0)[0];
+  return local;
+}
+
 // Pixels become channels or channels pixels, a block at a time: a shard of
 // whole blocks stays one. They only move, and so do pending reductions.
 Rows block_rows(const OpCall& call) {
@@ -82,6 +105,9 @@ void add_sampling_rules(RuleTable& table) {
   table.add(
       {"aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward"},
       rule_of(grid_backward_rows, grid_backward_sizes));
+  Rule affine = rule_of(affine_rows, affine_sizes);
+  affine.local_arguments = {{"size", affine_local_size}};
+  table.add("aten::affine_grid_generator", affine);
   table.add(
       {"aten::pixel_shuffle", "aten::pixel_unshuffle"}, rule_of(block_rows));
   table.add(
