@@ -182,7 +182,8 @@ class State:
                     "to leave it as it is"
                 )
             if isinstance(value, torch.optim.Optimizer):
-                self._optimizer_targets(key, value, saved, values, tensors)
+                if key in held:
+                    self._optimizer_targets(key, value, saved, values, tensors)
                 continue
             own: Tensors = {}
             flatten(key, value, own, {})

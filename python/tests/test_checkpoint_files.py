@@ -356,7 +356,9 @@ def test_optimizers_of_other_models(tmp_path):
 def test_what_was_not_saved(tmp_path):
     """Strict: nothing stays as it is without a word."""
     model = nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
     path = checkpoint.save(tmp_path, {"model": model})
     for more in ({"epoch": 7}, {"optimizer": optimizer}, {"x": torch.ones(1)}):
         state = {"model": model, **more}
@@ -366,6 +368,7 @@ def test_what_was_not_saved(tmp_path):
             checkpoint.load_latest(tmp_path, state)
         checkpoint.load(path, state, strict=False)
     assert state.keys() == {"model", "x"}
+    assert len(optimizer.state) == 2
 
 
 def test_names_that_meet(tmp_path):

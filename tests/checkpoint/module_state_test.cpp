@@ -183,6 +183,24 @@ TEST_F(ModuleState, StrictUnlessToldOtherwise) {
       [&] { load(run_ / "step_0", *net); });
 }
 
+TEST_F(ModuleState, OptimizersThatWereNotSaved) {
+  Net net;
+  torch::optim::SGD optimizer(
+      net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  net->table(torch::tensor({1})).sum().backward();
+  optimizer.step();
+  ASSERT_FALSE(optimizer.state().empty());
+  save(run_.path(), *net);
+  throws_saying<c10::ValueError>(
+      "does not hold 'optimizer.', the state of optimizer 0",
+      [&] { load(run_ / "step_0", *net, {&optimizer}); });
+  throws_saying<c10::ValueError>("does not hold 'optimizer.'", [&] {
+    load_latest(run_.path(), *net, {&optimizer});
+  });
+  load(run_ / "step_0", *net, {&optimizer}, {.strict = false});
+  EXPECT_FALSE(optimizer.state().empty());
+}
+
 TEST_F(ModuleState, OptimizersOfOtherParameters) {
   Net net;
   Net other;

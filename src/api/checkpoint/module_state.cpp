@@ -80,6 +80,15 @@ void check_nothing_left(
   }
 }
 
+// Whether anything was saved of the optimizer with this prefix.
+bool holds_optimizer(const detail::Source& source, const std::string& prefix) {
+  const auto among = [&](const auto& saved) {
+    const auto first = saved.lower_bound(prefix);
+    return first != saved.end() && first->first.starts_with(prefix);
+  };
+  return among(source.manifest().tensors) || among(source.manifest().values);
+}
+
 detail::RequestFor request_for(
     torch::nn::Module& module,
     const Optimizers& optimizers,
@@ -96,12 +105,21 @@ detail::RequestFor request_for(
     const auto names = names_of(module);
     std::vector<std::function<void()>> after;
     for (size_t i = 0; i < optimizers.size(); ++i) {
+      const auto prefix = detail::optimizer_prefix(i);
+      if (!holds_optimizer(source, prefix)) {
+        TORCH_CHECK_VALUE(
+            !options.strict,
+            "[load] ",
+            source.path(),
+            " does not hold '",
+            prefix,
+            "', the state of optimizer ",
+            i,
+            "; set strict to false to leave it as it is");
+        continue;
+      }
       after.push_back(detail::prepare_optimizer_state(
-          *optimizers[i],
-          detail::optimizer_prefix(i),
-          names,
-          source,
-          request.tensors));
+          *optimizers[i], prefix, names, source, request.tensors));
     }
     request.loaded = [after] {
       for (const auto& step : after) step();
