@@ -47,13 +47,18 @@ bool attention_with_dropout(torch::jit::Stack& stack);
 bool one_hot_by_comparing(torch::jit::Stack& stack);
 bool selected_gradient(torch::jit::Stack& stack);
 
+// Circular padding writes parts of the dimensions that it pads, which a result
+// that happens to have the argument's size would have sharded. Leaves the call
+// to ATen.
+bool whole_where_padded(torch::jit::Stack& stack);
+
 // The state that a recurrent module starts from is sharded as the batch is, or
 // every step would gather its batch into it. Leaves the call to ATen.
 bool state_as_batch(torch::jit::Stack& stack);
 
 const std::vector<Composite>& composites() {
   static const std::vector<Composite> all = {
-      {"aten::_pad_circular"},
+      {"aten::_pad_circular", {}, {}, whole_where_padded},
       {"aten::_scaled_dot_product_attention_math"},
       {"aten::combinations"},
       {"aten::cummaxmin_backward"},
@@ -253,6 +258,22 @@ bool selected_gradient(torch::jit::Stack& stack) {
   replace_arguments(
       stack, kArguments, grad.new_zeros(sizes).scatter(dim, indices, grad));
   return true;
+}
+
+bool whole_where_padded(torch::jit::Stack& stack) {
+  // self, pad
+  auto* args = stack.data() + stack.size() - 2;
+  const auto& self = args[0].toTensor();
+  const auto padded =
+      self.dim() - static_cast<int64_t>(args[1].toIntVector().size()) / 2;
+  Placements placements = distributed_meta(self).spec->placements;
+  for (auto& placement : placements) {
+    if (!placement.is_shard() || placement.dim() >= padded) {
+      placement = Replicate();
+    }
+  }
+  args[0] = redistribute(self, placements, "aten::_pad_circular");
+  return false;
 }
 
 // A state [layers, batch, ...] that every rank has whole, in this layout.

@@ -6,6 +6,7 @@
 #include <ATen/ops/new_empty.h>
 #include <ATen/ops/new_zeros.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -32,8 +33,15 @@ struct MadeAs {
   }
 };
 
+// How many dimensions two tensors have in common before the first that differs.
+int64_t common_dims(SizesRef a, SizesRef b) {
+  const auto differing = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  return differing.first - a.begin();
+}
+
 // The placements of `self` that a tensor of these sizes can have; nullopt where
-// it is to be made by the rule.
+// it is to be made by the rule. Dimensions before all that differ are those of
+// the batch; others may be written in parts, which shards would not take.
 std::optional<Placements> followed(
     const at::Tensor& self, SizesRef sizes, const MadeAs& made) {
   if (!(in_derivative_formula() || in_composite()) || !is_dtensor(self) ||
@@ -44,10 +52,10 @@ std::optional<Placements> followed(
     return std::nullopt;
   }
   Placements placements = distributed_meta(self).spec->placements;
+  const int64_t batch = common_dims(self.sizes(), sizes);
   bool sharded = false;
   for (auto& placement : placements) {
-    if (!placement.is_shard() ||
-        sizes[placement.dim()] != self.size(placement.dim())) {
+    if (!placement.is_shard() || placement.dim() >= batch) {
       placement = Replicate();
     }
     sharded |= placement.is_shard();
