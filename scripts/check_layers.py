@@ -3,7 +3,7 @@
 
     scripts/check_layers.py [ROOT]
 
-- A file of src/<layer> includes its own layer and those below it alone:
+- A file of src/<layer> includes only its own layer and those below it:
   core <- rules <- plan, core <- kernels <- comm; dispatch stands on all of
   these, ops and embedding each on dispatch, api on both.
 - Public headers belong to layers too, and reach no higher than their layer.

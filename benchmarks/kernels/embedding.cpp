@@ -212,13 +212,13 @@ std::vector<Measured> gathers() {
   const at::Tensor grad = at::randn({4'096, 16});
   return {
       {"gather 4096 x 16 of 4000",
-       {{"ours", [=] { return gather_part(self, 1, index, 1'000, 4'000); }},
+       {{"ours", [=] { return gather_part(self, {1, index, 1'000, 4'000}); }},
         {"gather, all held", [=] { return at::gather(self, 1, near); }}}},
       {"gather backward",
        {{"ours",
          [=] {
            return gather_part_backward(
-               grad, 1, index, {4'096, 1'000}, 1'000, 4'000);
+               grad, {1, index, 1'000, 4'000}, {4'096, 1'000});
          }},
         {"zeros + scatter_add_, all held", [=] {
            return at::zeros({4'096, 1'000}).scatter_add_(1, near, grad);

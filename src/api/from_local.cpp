@@ -276,10 +276,9 @@ uint64_t kind_of_shards(at::TensorList locals) {
 // Shards of any size along the dimensions that are sharded.
 at::Tensor from_uneven(
     at::TensorList locals,
-    bool shared,
     const DeviceMesh& mesh,
-    PlacementsRef given_placements,
-    const FromLocalOptions& options) {
+    bool run_check,
+    c10::function_ref<Checked()> check_all) {
   const CommCauseGuard cause("from_local");
   Checked checked{};
   {
@@ -288,9 +287,7 @@ at::Tensor from_uneven(
         known ? kind_of_shards(locals) : 0,
         "[from_local] the ranks' shards differ in dtype, number of dimensions "
         "or requires_grad: uneven shards may differ in size only");
-    run_agreed(mesh, "from_local", [&] {
-      checked = check(locals, shared, mesh, given_placements, options);
-    });
+    run_agreed(mesh, "from_local", [&] { checked = check_all(); });
   }
   if (mesh.local_positions().empty()) {
     return from_shards(checked.spec, locals, checked.one_for_all);
@@ -303,7 +300,7 @@ at::Tensor from_uneven(
       placements,
       joined_shape({mesh, placements, shapes}),
       checked.spec->dtype);
-  if (options.run_check) {
+  if (run_check) {
     adopt_first_replicas(locals, checked.one_for_all, *spec);
   }
   const auto steps = plan_rows({mesh, placements, shapes});
@@ -326,8 +323,11 @@ at::Tensor from_local(
     const DeviceMesh& mesh,
     PlacementsRef given_placements,
     const FromLocalOptions& options) {
+  const auto check_all = [&] {
+    return check(locals, shared, mesh, given_placements, options);
+  };
   if (options.uneven) {
-    return from_uneven(locals, shared, mesh, given_placements, options);
+    return from_uneven(locals, mesh, options.run_check, check_all);
   }
   if (!options.run_check) {
     const bool usual =
@@ -336,7 +336,7 @@ at::Tensor from_local(
     auto checked =
         usual
             ? Checked{shared, layout_of_one(locals[0], mesh, given_placements)}
-            : check(locals, shared, mesh, given_placements, options);
+            : check_all();
     if (assumes_shape(*checked.spec, options)) {
       assume_shape(mesh, checked.spec->sizes);
     }
@@ -345,9 +345,7 @@ at::Tensor from_local(
   // What one rank finds, every rank throws.
   CommCauseGuard cause("from_local");
   Checked checked{};
-  run_agreed(mesh, "from_local", [&] {
-    checked = check(locals, shared, mesh, given_placements, options);
-  });
+  run_agreed(mesh, "from_local", [&] { checked = check_all(); });
   const auto& [one_for_all, spec] = checked;
   TORCH_CHECK_VALUE(
       same_on_all_ranks(mesh, *spec),

@@ -58,6 +58,7 @@ std::vector<at::Tensor> look_up(
     by_rank.push_back(std::move(input));
   }
   std::vector<LookupInput> by_position;
+  by_position.reserve(places.size());
   for (const size_t place : places) {
     by_position.push_back(by_rank[place]);
   }

@@ -4,6 +4,7 @@
 
 #include "dispatch/agreement.h"
 #include "dispatch/infer.h"
+#include "dispatch/plain_args.h"
 #include "plan/propagate.h"
 #include "tessera/shard_math.h"
 
@@ -89,9 +90,7 @@ SpecPtr spec_of(const at::Tensor& tensor, const DeviceMesh& mesh) {
   if (is_dtensor(tensor)) {
     return distributed_meta(tensor).spec;
   }
-  const Placements replicated(mesh.ndim(), Replicate());
-  return Spec::make(
-      mesh, replicated, tensor.sizes(), tensor.strides(), tensor.scalar_type());
+  return replicated_spec(mesh, tensor);
 }
 
 std::vector<TensorArg> tensor_args(c10::ArrayRef<SpecPtr> specs) {

@@ -4,6 +4,7 @@
 #include <ATen/ops/alias.h>
 #include <torch/csrc/autograd/function.h>
 
+#include "dispatch/autograd.h"
 #include "dispatch/formula.h"
 
 namespace tessera::detail {
@@ -21,15 +22,6 @@ const DeviceMesh* first_mesh(const CallTensors& call) {
   return nullptr;
 }
 
-at::Tensor replicated_like(
-    const at::Tensor& like, const DeviceMesh& mesh, Shards shards) {
-  const Placements placements(mesh.ndim(), Replicate());
-  return make_distributed(
-      Spec::make(
-          mesh, placements, like.sizes(), like.strides(), like.scalar_type()),
-      std::move(shards));
-}
-
 // A tensor that formulas made of the global shape and now write into: each rank
 // goes on with memory of its own, the first with the tensor's, so that plain
 // views of it which are still about see what is written.
@@ -39,7 +31,8 @@ void replicate_base(const at::Tensor& base, const DeviceMesh& mesh) {
   for (size_t i = 0; i < mesh.local_positions().size(); ++i) {
     shards.push_back(i == 0 && dense ? at::alias(base) : base.clone());
   }
-  become(base, replicated_like(base, mesh, std::move(shards)));
+  become(
+      base, make_distributed(replicated_spec(mesh, base), std::move(shards)));
 }
 
 // The same for a tensor that may be a view: then its base is what each rank
@@ -63,7 +56,8 @@ void replicate_in_place(const at::Tensor& plain, const DeviceMesh& mesh) {
                            shard.storage_offset();
     parts.push_back(shard.as_strided(plain.sizes(), plain.strides(), offset));
   }
-  become(plain, replicated_like(plain, mesh, std::move(parts)));
+  become(
+      plain, make_distributed(replicated_spec(mesh, plain), std::move(parts)));
 }
 
 }  // namespace
@@ -104,8 +98,22 @@ void admit_plain_tensors(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
   }
 }
 
+SpecPtr replicated_spec(const DeviceMesh& mesh, const at::Tensor& plain) {
+  const Placements placements(mesh.ndim(), Replicate());
+  return Spec::make(
+      mesh, placements, plain.sizes(), plain.strides(), plain.scalar_type());
+}
+
 Shards replicated_shards(const DeviceMesh& mesh, const at::Tensor& plain) {
   return Shards(mesh.local_positions().size(), plain);
+}
+
+at::Tensor replicated(const DeviceMesh& mesh, const at::Tensor& plain) {
+  const Placements placements(mesh.ndim(), Replicate());
+  return from_shards(
+      Spec::make(mesh, placements, plain.sizes(), plain.scalar_type()),
+      {plain.contiguous()},
+      /*shared=*/true);
 }
 
 }  // namespace tessera::detail

@@ -15,7 +15,10 @@ void leave_implicit_replication();
 // c10::Error and says which argument is plain and how to convert it.
 void admit_plain_tensors(const OpInfo& op, c10::ArrayRef<c10::IValue> args);
 
-// The replicated shards of a plain tensor: itself on every rank.
+// A plain tensor that every rank has: its layout, its shards (itself), and the
+// distributed tensor of them, through which gradients flow.
+SpecPtr replicated_spec(const DeviceMesh& mesh, const at::Tensor& plain);
 Shards replicated_shards(const DeviceMesh& mesh, const at::Tensor& plain);
+at::Tensor replicated(const DeviceMesh& mesh, const at::Tensor& plain);
 
 }  // namespace tessera::detail

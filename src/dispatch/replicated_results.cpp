@@ -1,6 +1,7 @@
 #include "dispatch/replicated_results.h"
 
 #include "dispatch/infer.h"
+#include "dispatch/plain_args.h"
 
 namespace tessera::detail {
 
@@ -43,13 +44,7 @@ void ReplicatedResults::take(
         "to_local()");
     ret.tensors.emplace_back();
     ret.specs.push_back(
-        tensor.defined() ? Spec::make(
-                               mesh_,
-                               replicated_,
-                               tensor.sizes(),
-                               tensor.strides(),
-                               tensor.scalar_type())
-                         : nullptr);
+        tensor.defined() ? replicated_spec(mesh_, tensor) : nullptr);
   }
   ret.tensors[index].push_back(tensor);
 }

@@ -174,79 +174,91 @@ BagGradient bag_gradient(
       mode == BagMode::kMax ? std::optional(argmax) : std::nullopt};
 }
 
-Bag::Result Bag::on_data(const Args& args) {
-  auto pooled = plain_bag(args, BagEmpty::kZero);
-  return {
-      std::move(pooled.values),
-      pooled.argmax.defined() ? std::move(pooled.argmax)
-                              : empty_argmax(args.weight)};
-}
+namespace {
 
-Bag::Result Bag::on_meta(const Args& args) {
-  check_bag_table(args.weight);
-  const int64_t bags = args.local.bag_count.value_or(
-      all_bags(args.bags.offsets, args.options.include_last_offset));
-  const auto pooled =
-      at::empty({bags, args.weight.size(1)}, args.weight.options());
-  return {
-      pooled,
-      args.options.mode == BagMode::kMax
-          ? at::empty(pooled.sizes(), pooled.options().dtype(at::kInt))
-          : empty_argmax(args.weight)};
-}
-
-Bag::Result Bag::run(const Args& args) {
-  return shards_rows_of_max(args) ? max_over_rows(args) : call_op<Bag>(args);
-}
-
-OpInputs Bag::inputs(const Args& args) {
-  const auto& weights = args.bags.per_sample_weights;
-  return weights.has_value() ? OpInputs{args.weight, *weights}
-                             : OpInputs{args.weight};
-}
-
-void Bag::save(SavedContext* ctx, const Args& args, const Result& result) {
-  // The gradient of per_sample_weights needs the table's values; that of the
-  // table only its layout: then it may be written before the backward pass.
-  const auto& [indices, offsets, weights] = args.bags;
-  const bool needs_values = weights.has_value() && weights->requires_grad();
-  const auto& argmax = std::get<1>(result);
-  ctx->save_for_backward(
-      {indices,
-       offsets,
-       weights.value_or(at::Tensor()),
-       argmax,
-       needs_values ? args.weight : at::Tensor()});
-  ctx->mark_non_differentiable({argmax});
-  keep(ctx, Args{args.weight.detach(), {}, args.options, args.local});
-}
-
-Gradients Bag::backward(SavedContext* ctx, const Gradients& grads) {
-  const auto& args = kept<Args>(ctx);
-  const auto saved = ctx->get_saved_variables();
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !records(grads[0]),
-      "[embedding_bag] the gradient of bags cannot be differentiated again");
-  const bool weighted = saved[2].defined();
-  Gradients result(weighted ? 2 : 1);
-  if (ctx->needs_input_grad(0)) {
-    result[0] = call_op<BagBackward>(
-        {{grads[0], saved[0], saved[1], args.weight},
-         weighted ? std::optional(saved[2]) : std::nullopt,
-         args.options.mode == BagMode::kMax ? std::optional(saved[3])
-                                            : std::nullopt,
-         args.options,
-         args.local});
+struct BagOp : Bag {
+  static Result on_data(const Args& args) {
+    auto pooled = plain_bag(args, BagEmpty::kZero);
+    return {
+        std::move(pooled.values),
+        pooled.argmax.defined() ? std::move(pooled.argmax)
+                                : empty_argmax(args.weight)};
   }
-  if (saved[4].defined()) {
-    result[1] = call_op<BagWeightsBackward>(
-        {{grads[0], saved[0], saved[1], saved[4]}, args.options, args.local});
+
+  static Result on_meta(const Args& args) {
+    check_bag_table(args.weight);
+    const int64_t bags = args.local.bag_count.value_or(
+        all_bags(args.bags.offsets, args.options.include_last_offset));
+    const auto pooled =
+        at::empty({bags, args.weight.size(1)}, args.weight.options());
+    return {
+        pooled,
+        args.options.mode == BagMode::kMax
+            ? at::empty(pooled.sizes(), pooled.options().dtype(at::kInt))
+            : empty_argmax(args.weight)};
   }
-  return result;
+
+  // Below autograd: maxima over a row-wise sharded table are merged (bag_max.h)
+  // before any rule is asked.
+  static Result run(const Args& args) {
+    return shards_rows_of_max(args) ? max_over_rows(args) : call_op<Bag>(args);
+  }
+
+  static OpInputs inputs(const Args& args) {
+    const auto& weights = args.bags.per_sample_weights;
+    return weights.has_value() ? OpInputs{args.weight, *weights}
+                               : OpInputs{args.weight};
+  }
+
+  static void save(SavedContext* ctx, const Args& args, const Result& result) {
+    // The gradient of per_sample_weights needs the table's values; that of the
+    // table only its layout: then it may be written before the backward pass.
+    const auto& [indices, offsets, weights] = args.bags;
+    const bool needs_values = weights.has_value() && weights->requires_grad();
+    const auto& argmax = std::get<1>(result);
+    ctx->save_for_backward(
+        {indices,
+         offsets,
+         weights.value_or(at::Tensor()),
+         argmax,
+         needs_values ? args.weight : at::Tensor()});
+    ctx->mark_non_differentiable({argmax});
+    keep(ctx, Args{args.weight.detach(), {}, args.options, args.local});
+  }
+
+  static Gradients backward(SavedContext* ctx, const Gradients& grads) {
+    const auto& args = kept<Args>(ctx);
+    const auto saved = ctx->get_saved_variables();
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !records(grads[0]),
+        "[embedding_bag] the gradient of bags cannot be differentiated again");
+    const bool weighted = saved[2].defined();
+    Gradients result(weighted ? 2 : 1);
+    if (ctx->needs_input_grad(0)) {
+      result[0] = call_op<BagBackward>(
+          {{grads[0], saved[0], saved[1], args.weight},
+           weighted ? std::optional(saved[2]) : std::nullopt,
+           args.options.mode == BagMode::kMax ? std::optional(saved[3])
+                                              : std::nullopt,
+           args.options,
+           args.local});
+    }
+    if (saved[4].defined()) {
+      result[1] = call_op<BagWeightsBackward>(
+          {{grads[0], saved[0], saved[1], saved[4]}, args.options, args.local});
+    }
+    return result;
+  }
+};
+
+}  // namespace
+
+Bag::Result recorded_bag(const Bag::Args& args) {
+  return differentiable_op<BagOp>(args);
 }
 
 void register_bag_op(OpRegistry& ops) {
-  define_op<Bag>(ops);
+  define_op<BagOp>(ops);
   define_op<BagBackward>(ops);
   define_op<BagWeightsBackward>(ops);
 }

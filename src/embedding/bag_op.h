@@ -74,15 +74,10 @@ struct Bag {
     BagArgs options;
     BagLocal local;
   };
-  static Result on_data(const Args& args);
-  static Result on_meta(const Args& args);
-  // Below autograd: maxima over a row-wise sharded table are merged (bag_max.h)
-  // before any rule is asked.
-  static Result run(const Args& args);
-  static OpInputs inputs(const Args& args);
-  static void save(SavedContext* ctx, const Args& args, const Result& result);
-  static Gradients backward(SavedContext* ctx, const Gradients& grads);
 };
+
+// The op, recorded where something needs a gradient, without the dispatcher.
+Bag::Result recorded_bag(const Bag::Args& args);
 
 // The pooled rows of plain tensors, with `empty` where a part has no entry of a
 // bag; the argmax is undefined but for maxima.

@@ -41,41 +41,48 @@ namespace {
 
 constexpr std::string_view kEmbeddingOp = "aten.embedding.default";
 
-// Whether a mesh dimension shards both the table and the indices: the ranks
-// that share the table have indices of their own.
-bool shards_both(const Spec& table, const Spec& batch, int64_t m) {
-  return table.placements[m].is_shard() && batch.placements[m].is_shard() &&
-         table.mesh.size(m) > 1;
-}
+// A call of aten::embedding.
+struct EmbeddingCall {
+  at::Tensor weight;
+  at::Tensor indices;
+  LookupArgs options;
 
-bool needs_strategy(const at::Tensor& weight, const at::Tensor& indices) {
-  if (!is_dtensor(weight) || !is_dtensor(indices) || weight.dim() != 2) {
-    return false;
+  const SpecPtr& table() const { return distributed_meta(weight).spec; }
+  const SpecPtr& batch() const { return distributed_meta(indices).spec; }
+  // Whether mesh dimension `m` shards both the table and the indices: the ranks
+  // that share the table have indices of their own.
+  bool shards_both(int64_t m) const {
+    return table()->placements[m].is_shard() &&
+           batch()->placements[m].is_shard() && table()->mesh.size(m) > 1;
   }
-  const Spec& table = *distributed_meta(weight).spec;
-  const Spec& batch = *distributed_meta(indices).spec;
-  if (!(table.mesh == batch.mesh)) {
-    return false;  // refused further down
+};
+
+struct AtenEmbedding {
+  using Result = at::Tensor;
+  using Args = EmbeddingCall;
+};
+
+bool needs_strategy(const EmbeddingCall& call) {
+  if (!is_dtensor(call.weight) || !is_dtensor(call.indices) ||
+      call.weight.dim() != 2 || !(call.table()->mesh == call.batch()->mesh)) {
+    return false;  // some are refused further down
   }
-  for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
-    if (shards_both(table, batch, m)) {
+  for (int64_t m = 0; m < call.table()->mesh.ndim(); ++m) {
+    if (call.shards_both(m)) {
       return true;
     }
   }
   return false;
 }
 
-StrategyResult choose_strategy(
-    const at::Tensor& weight,
-    const at::Tensor& indices,
-    const LookupArgs& args) {
-  const Spec& table = *distributed_meta(weight).spec;
-  const Spec& batch = *distributed_meta(indices).spec;
+StrategyResult choose_strategy(const EmbeddingCall& call) {
+  const Spec& table = *call.table();
+  const Spec& batch = *call.batch();
   // A rank outside the mesh has no rows to look up, and keeps its gradient.
-  const bool has_data = !weight.is_meta() && !indices.is_meta() &&
+  const bool has_data = !call.weight.is_meta() && !call.indices.is_meta() &&
                         !table.mesh.local_positions().empty();
-  auto layout = has_data && !args.scale_grad_by_freq
-                    ? exchange_layout(table, batch, args.sparse)
+  auto layout = has_data && !call.options.scale_grad_by_freq
+                    ? exchange_layout(table, batch, call.options.sparse)
                     : std::nullopt;
   if (!layout.has_value()) {
     return StrategyResult::only_gather();
@@ -89,31 +96,31 @@ StrategyResult choose_strategy(
   return StrategyResult::of(std::move(*layout), size);
 }
 
+using LookUp = at::Tensor (*)(const Lookup::Args& args);
+
 // Every rank gets the indices of those with whom it shares the table, and the
 // rows that it finds are scattered again as the indices were.
-at::Tensor gather_lookup(
-    const at::Tensor& weight,
-    const at::Tensor& indices,
-    const LookupArgs& args) {
-  const Spec& table = *distributed_meta(weight).spec;
-  const Spec& batch = *distributed_meta(indices).spec;
-  Placements gathered = batch.placements;
-  for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
-    if (shards_both(table, batch, m)) {
+at::Tensor gather_lookup(const EmbeddingCall& call, LookUp look_up_rows) {
+  const auto& given = call.batch()->placements;
+  Placements gathered = given;
+  for (size_t m = 0; m < given.size(); ++m) {
+    if (call.shards_both(static_cast<int64_t>(m))) {
       gathered[m] = Replicate();
     }
   }
-  check_implicit_move(kEmbeddingOp, "argument 'indices'", batch, gathered);
-  const auto whole = redistribute(indices, gathered, kLookupCause);
+  check_implicit_move(
+      kEmbeddingOp, "argument 'indices'", *call.batch(), gathered);
+  const auto whole = redistribute(call.indices, gathered, kLookupCause);
   const auto rows = look_up_gathered(
-      indices, {weight.size(0), throw_outside_table, kLookupCause}, [&] {
-        return call_op<Lookup>({weight, whole, args, {}});
-      });
+      call.indices,
+      {call.weight.size(0), throw_outside_table, kLookupCause},
+      [&] { return look_up_rows({call.weight, whole, call.options, {}}); });
   Placements scattered = distributed_meta(rows).spec->placements;
-  for (int64_t m = 0; m < table.mesh.ndim(); ++m) {
+  for (size_t m = 0; m < given.size(); ++m) {
     // Columns stay where they are: they are whole rows' parts already.
-    if (shards_both(table, batch, m) && scattered[m].is_partial()) {
-      scattered[m] = batch.placements[m];
+    if (call.shards_both(static_cast<int64_t>(m)) &&
+        scattered[m].is_partial()) {
+      scattered[m] = given[m];
     }
   }
   return redistribute(rows, scattered, kLookupCause);
@@ -122,79 +129,67 @@ at::Tensor gather_lookup(
 // Each distinct index goes to the rank that holds its row, and the row comes
 // back.
 at::Tensor exchange_lookup(
-    const at::Tensor& weight,
-    const at::Tensor& indices,
-    const LookupArgs& args,
-    const ExchangeLayout& layout) {
-  const SpecPtr& table = distributed_meta(weight).spec;
-  const std::array layouts{table, distributed_meta(indices).spec};
+    const EmbeddingCall& call, const ExchangeLayout& layout) {
+  const SpecPtr& table = call.table();
+  const std::array layouts{table, call.batch()};
   const CommCauseGuard cause(kLookupCause, layouts);
   LookupRequest request{table, layout.mesh_dim, {}};
-  for (const auto& shard : current_shards(indices)) {
+  for (const auto& shard : current_shards(call.indices)) {
     request.inputs.push_back({.indices = shard, .offsets = {}});
   }
-  request.query.padding_idx = args.padding_idx;
+  request.query.padding_idx = call.options.padding_idx;
   request.query.strategy = BagStrategy::Rows;
-  request.query.sparse = args.sparse;
+  request.query.sparse = call.options.sparse;
   request.query.pools = false;
   request.query.caller = &kEmbeddingCaller;
   request.gradient =
       Spec::make(table->mesh, layout.gradient, table->sizes, table->dtype);
-  const auto rows = look_up(weight, std::move(request), {});
-  Sizes sizes(indices.sizes());
-  sizes.push_back(weight.size(1));
+  const auto rows = look_up(call.weight, std::move(request), {});
+  Sizes sizes(call.indices.sizes());
+  sizes.push_back(call.weight.size(1));
   return from_shards(
       Spec::make(table->mesh, layout.output, sizes, table->dtype),
       rows,
       /*shared=*/false);
 }
 
-at::Tensor embedding(
-    const at::Tensor& weight,
-    const at::Tensor& indices,
-    // NOLINTNEXTLINE(performance-unnecessary-value-param): as the op has it
-    c10::SymInt padding_idx,
-    bool scale_grad_by_freq,
-    bool sparse) {
-  const LookupArgs args{
-      padding_idx.guard_int(__FILE__, __LINE__), scale_grad_by_freq, sparse};
-  if (!needs_strategy(weight, indices)) {
-    return call_op<Lookup>({weight, indices, args, {}});
+// `kLookUp` serves what needs no strategy.
+template <LookUp kLookUp>
+at::Tensor embedding(const EmbeddingCall& call) {
+  if (!needs_strategy(call)) {
+    return kLookUp({call.weight, call.indices, call.options, {}});
   }
-  const auto strategy = choose_strategy(weight, indices, args);
+  const auto strategy = choose_strategy(call);
   const auto exchange = strategy.exchange();
   if (!exchange.has_value()) {
-    return gather_lookup(weight, indices, args);
+    return gather_lookup(call, kLookUp);
   }
   strategy.check_implicit(
       kEmbeddingOp,
-      *distributed_meta(weight).spec,
-      *distributed_meta(indices).spec,
+      *call.table(),
+      *call.batch(),
       "tessera::sharded::embedding");
-  return exchange_lookup(weight, indices, args, *exchange);
+  return exchange_lookup(call, *exchange);
 }
 
 std::string explain_embedding(c10::ArrayRef<c10::IValue> values) {
-  const auto& weight = values[0].toTensor();
-  const auto& indices = values[1].toTensor();
-  const LookupArgs args{
-      values[2].toInt(), values[3].toBool(), values[4].toBool()};
-  if (!needs_strategy(weight, indices)) {
-    return explain_op<Lookup>({weight, indices, args, {}});
+  const auto call = OpFunctions<AtenEmbedding>::args(values);
+  if (!needs_strategy(call)) {
+    return explain_op<Lookup>({call.weight, call.indices, call.options, {}});
   }
-  return choose_strategy(weight, indices, args)
-      .explain(
-          kEmbeddingOp,
-          *distributed_meta(weight).spec,
-          *distributed_meta(indices).spec);
+  return choose_strategy(call).explain(
+      kEmbeddingOp, *call.table(), *call.batch());
 }
 
 }  // namespace
 
 void register_embeddings(OpRegistry& ops) {
   register_lookup_op(ops);
-  ops.own_kernel("embedding", &embedding);
-  ops.above_autograd("embedding", &embedding);
+  ops.own_kernel(
+      "embedding", kUnpacked<AtenEmbedding, &embedding<call_op<Lookup>>>);
+  // Without a second call by the dispatcher.
+  ops.above_autograd(
+      "embedding", kUnpacked<AtenEmbedding, &embedding<recorded_lookup>>);
   ops.explained_by("embedding", &explain_embedding);
   register_bag_op(ops);
   register_embedding_bag(ops);

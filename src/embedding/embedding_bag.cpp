@@ -19,20 +19,6 @@ const OpInfo& bag_op() {
   return op;
 }
 
-Placements replicated_on(const DeviceMesh& mesh) {
-  return Placements(mesh.ndim(), Replicate());
-}
-
-// A plain tensor as one that every rank has.
-at::Tensor replicated(const at::Tensor& tensor, const DeviceMesh& mesh) {
-  if (is_dtensor(tensor)) {
-    return redistribute(tensor, replicated_on(mesh), kBagCause);
-  }
-  auto spec = Spec::make(
-      mesh, replicated_on(mesh), tensor.sizes(), tensor.scalar_type());
-  return from_shards(std::move(spec), {tensor.contiguous()}, /*shared=*/true);
-}
-
 // Indices and offsets of different types are brought to one, as ATen does.
 at::Tensor promoted(const at::Tensor& tensor, const at::Tensor& other) {
   const auto dtype =
@@ -102,14 +88,17 @@ BagCall checked_call(AtenBag::Args args) {
        args.offsets,
        weights.value_or(at::Tensor())});
   const auto distributed = [&](const at::Tensor& tensor) {
-    return is_dtensor(tensor) ? tensor : replicated(tensor, mesh);
+    return is_dtensor(tensor) ? tensor : replicated(mesh, tensor);
   };
+  const Placements whole(mesh.ndim(), Replicate());
   if (weights.has_value()) {
     weights = distributed(*weights);
   }
   return {
       {distributed(args.weight),
-       {distributed(args.indices), replicated(args.offsets, mesh), weights},
+       {distributed(args.indices),
+        redistribute(distributed(args.offsets), whole, kBagCause),
+        weights},
        {static_cast<BagMode>(args.mode),
         args.include_last_offset,
         args.padding_idx,
@@ -122,8 +111,8 @@ BagCall checked_call(AtenBag::Args args) {
 AtenBag::Result embedding_bag(const AtenBag::Args& args) {
   auto pooled = pool_bags(checked_call(args));
   const auto none = replicated(
-      at::empty({0}, at::TensorOptions(at::kLong)),
-      distributed_meta(pooled).spec->mesh);
+      distributed_meta(pooled).spec->mesh,
+      at::empty({0}, at::TensorOptions(at::kLong)));
   return {std::move(pooled), none, none, none};
 }
 

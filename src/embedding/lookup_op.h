@@ -35,35 +35,11 @@ struct Lookup {
     LookupArgs options;
     HeldPart rows;
   };
-  static at::Tensor on_data(const Args& args);
-  static at::Tensor on_meta(const Args& args);
-  static OpInputs inputs(const Args& args);
-  static void save(SavedContext* ctx, const Args& args, const at::Tensor&);
-  static Gradients backward(SavedContext* ctx, const Gradients& grads);
 };
 
-// The gradient of `weight`, which is read only for its layout and size, so that
-// a row-wise sharded table gets a row-wise sharded gradient. It can be
-// differentiated again.
-struct LookupBackward {
-  static constexpr const char* kSchema =
-      "lookup_backward(Tensor grad, Tensor indices, Tensor weight, "
-      "int padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False, "
-      "*, int first_row=0, int? table_rows=None) -> Tensor";
-  using Result = at::Tensor;
-  struct Args {
-    at::Tensor grad;
-    at::Tensor indices;
-    at::Tensor weight;
-    LookupArgs options;
-    HeldPart rows;
-  };
-  static at::Tensor on_data(const Args& args);
-  static at::Tensor on_meta(const Args& args);
-  static OpInputs inputs(const Args& args);
-  static void save(SavedContext* ctx, const Args& args, const at::Tensor&);
-  static Gradients backward(SavedContext* ctx, const Gradients& grads);
-};
+// The op, recorded where the table needs a gradient: what call_op<Lookup> comes
+// to, without the dispatcher.
+at::Tensor recorded_lookup(const Lookup::Args& args);
 
 // The gradient of a part's rows, where `grad` is that of what they were looked
 // up for. Throws c10::NotImplementedError for one both sparse and scaled.

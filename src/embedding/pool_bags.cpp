@@ -111,7 +111,7 @@ void place_weights(BagCall& call, PlacementsRef placements) {
 }
 
 at::Tensor pool_in_place(const BagCall& call) {
-  return std::get<0>(differentiable_op<Bag>(call.args));
+  return std::get<0>(recorded_bag(call.args));
 }
 
 // Every rank gets all indices. Where `scattered` names a mesh dimension, the

@@ -28,6 +28,13 @@ at::Tensor laid_by_rows(const at::Tensor& tensor) {
   return tensor.transpose(1, 2).contiguous().transpose(1, 2);
 }
 
+struct Attended {
+  at::Tensor query;
+  at::Tensor key;
+  at::Tensor value;
+  std::optional<at::Tensor> mask;
+};
+
 struct EfficientAttention {
   static constexpr const char* kSchema =
       "efficient_attention(Tensor query, Tensor key, Tensor value, "
@@ -36,10 +43,7 @@ struct EfficientAttention {
       "(Tensor, Tensor, Tensor, Tensor)";
   using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
   struct Args {
-    at::Tensor query;
-    at::Tensor key;
-    at::Tensor value;
-    std::optional<at::Tensor> mask;
+    Attended in;
     bool logsumexp = false;
     double dropout = 0;
     bool causal = false;
@@ -48,10 +52,10 @@ struct EfficientAttention {
 
   static Result on_data(const Args& args) {
     return at::_scaled_dot_product_efficient_attention(
-        args.query,
-        args.key,
-        args.value,
-        args.mask,
+        args.in.query,
+        args.in.key,
+        args.in.value,
+        args.in.mask,
         args.logsumexp,
         args.dropout,
         args.causal,
@@ -59,14 +63,16 @@ struct EfficientAttention {
   }
 
   static Result on_meta(const Args& args) {
-    const auto query = args.query.sizes();
+    const auto query = args.in.query.sizes();
     const int64_t rows = args.logsumexp ? (query[2] + 31) / 32 * 32 : 0;
-    const auto seed = args.query.options().dtype(at::kLong);
+    const auto seed = args.in.query.options().dtype(at::kLong);
     return {
         empty_by_rows(
-            {query[0], query[1], query[2], args.value.size(3)}, args.query),
+            {query[0], query[1], query[2], args.in.value.size(3)},
+            args.in.query),
         at::empty(
-            {query[0], query[1], rows}, args.query.options().dtype(at::kFloat)),
+            {query[0], query[1], rows},
+            args.in.query.options().dtype(at::kFloat)),
         at::empty({}, seed),
         at::empty({}, seed)};
   }
@@ -82,10 +88,7 @@ struct EfficientAttentionBackward {
   using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
   struct Args {
     at::Tensor grad;
-    at::Tensor query;
-    at::Tensor key;
-    at::Tensor value;
-    std::optional<at::Tensor> mask;
+    Attended in;
     at::Tensor out;
     at::Tensor logsumexp;
     at::Tensor seed;
@@ -99,10 +102,10 @@ struct EfficientAttentionBackward {
   static Result on_data(const Args& args) {
     return at::_scaled_dot_product_efficient_attention_backward(
         args.grad,
-        args.query,
-        args.key,
-        args.value,
-        args.mask.value_or(at::Tensor()),
+        args.in.query,
+        args.in.key,
+        args.in.value,
+        args.in.mask.value_or(at::Tensor()),
         laid_by_rows(args.out),
         args.logsumexp,
         args.seed,
@@ -114,28 +117,15 @@ struct EfficientAttentionBackward {
   }
 
   static Result on_meta(const Args& args) {
-    const bool of_mask = args.wanted[3] && args.mask.has_value();
+    const bool of_mask = args.wanted[3] && args.in.mask.has_value();
     return {
-        empty_by_rows(args.query.sizes(), args.query),
-        empty_by_rows(args.key.sizes(), args.key),
-        empty_by_rows(args.value.sizes(), args.value),
-        of_mask ? at::empty(args.mask->sizes(), args.mask->options())
+        empty_by_rows(args.in.query.sizes(), args.in.query),
+        empty_by_rows(args.in.key.sizes(), args.in.key),
+        empty_by_rows(args.in.value.sizes(), args.in.value),
+        of_mask ? at::empty(args.in.mask->sizes(), args.in.mask->options())
                 : at::Tensor()};
   }
 };
-
-EfficientAttention::Result attend(
-    const at::Tensor& query,
-    const at::Tensor& key,
-    const at::Tensor& value,
-    const std::optional<at::Tensor>& mask,
-    bool logsumexp,
-    double dropout,
-    bool causal,
-    std::optional<double> scale) {
-  return call_op<EfficientAttention>(
-      {query, key, value, mask, logsumexp, dropout, causal, scale});
-}
 
 EfficientAttentionBackward::Result attend_backward(
     const at::Tensor& grad,
@@ -153,10 +143,7 @@ EfficientAttentionBackward::Result attend_backward(
     std::optional<double> scale) {
   return call_op<EfficientAttentionBackward>(
       {grad,
-       query,
-       key,
-       value,
-       mask.defined() ? std::optional(mask) : std::nullopt,
+       {query, key, value, mask.defined() ? std::optional(mask) : std::nullopt},
        out,
        logsumexp,
        seed,
@@ -172,7 +159,9 @@ EfficientAttentionBackward::Result attend_backward(
 void register_attention(OpRegistry& ops) {
   define_op<EfficientAttention>(ops);
   define_op<EfficientAttentionBackward>(ops);
-  ops.composed("_scaled_dot_product_efficient_attention", &attend);
+  ops.composed(
+      "_scaled_dot_product_efficient_attention",
+      kUnpacked<EfficientAttention, &call_op<EfficientAttention>>);
   ops.composed(
       "_scaled_dot_product_efficient_attention_backward", &attend_backward);
 }

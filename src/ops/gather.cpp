@@ -10,9 +10,16 @@ namespace tessera::detail {
 
 namespace {
 
-int64_t size_along(const at::Tensor& self, int64_t dim, const HeldPart& part) {
-  return part.size.value_or(self.dim() == 0 ? 1 : self.size(dim));
-}
+// What a gather takes. Kernels see which part of the dimension `self` holds.
+struct Taken {
+  int64_t dim = 0;
+  at::Tensor index;
+
+  HeldPlaces of(const at::Tensor& self, const HeldPart& part) const {
+    const int64_t held = self.dim() == 0 ? 1 : self.size(dim);
+    return {dim, index, part.first, part.size.value_or(held)};
+  }
+};
 
 // The gradient of `self`, which is read only for its layout and size.
 struct GatherPartBackward {
@@ -22,27 +29,21 @@ struct GatherPartBackward {
   using Result = at::Tensor;
   struct Args {
     at::Tensor grad;
-    int64_t dim = 0;
-    at::Tensor index;
+    Taken taken;
     at::Tensor self;
     HeldPart part;
   };
   static at::Tensor on_data(const Args& args) {
     return gather_part_backward(
-        args.grad,
-        args.dim,
-        args.index,
-        args.self.sizes(),
-        args.part.first,
-        size_along(args.self, args.dim, args.part));
+        args.grad, args.taken.of(args.self, args.part), args.self.sizes());
   }
   static at::Tensor on_meta(const Args& args) {
     return at::empty(args.self.sizes(), args.grad.options());
   }
   static OpInputs inputs(const Args& args) { return {args.grad}; }
   static void save(SavedContext* ctx, const Args& args, const at::Tensor&) {
-    ctx->save_for_backward({args.index});
-    keep(ctx, Args{{}, args.dim, {}, {}, args.part});
+    ctx->save_for_backward({args.taken.index});
+    keep(ctx, Args{{}, {args.taken.dim, {}}, {}, args.part});
   }
   static Gradients backward(SavedContext* ctx, const Gradients& grads);
 };
@@ -54,32 +55,25 @@ struct GatherPart {
   using Result = at::Tensor;
   struct Args {
     at::Tensor self;
-    int64_t dim = 0;
-    at::Tensor index;
+    Taken taken;
     HeldPart part;
   };
   static at::Tensor on_data(const Args& args) {
-    return gather_part(
-        args.self,
-        args.dim,
-        args.index,
-        args.part.first,
-        size_along(args.self, args.dim, args.part));
+    return gather_part(args.self, args.taken.of(args.self, args.part));
   }
   static at::Tensor on_meta(const Args& args) {
-    return at::empty(args.index.sizes(), args.self.options());
+    return at::empty(args.taken.index.sizes(), args.self.options());
   }
   static OpInputs inputs(const Args& args) { return {args.self}; }
   static void save(SavedContext* ctx, const Args& args, const at::Tensor&) {
-    ctx->save_for_backward({args.index});
-    keep(ctx, Args{args.self.detach(), args.dim, {}, args.part});
+    ctx->save_for_backward({args.taken.index});
+    keep(ctx, Args{args.self.detach(), {args.taken.dim, {}}, args.part});
   }
   static Gradients backward(SavedContext* ctx, const Gradients& grads) {
     const auto& args = kept<Args>(ctx);
     return {call_op<GatherPartBackward>(
         {grads[0],
-         args.dim,
-         ctx->get_saved_variables()[0],
+         {args.taken.dim, ctx->get_saved_variables()[0]},
          args.self,
          args.part})};
   }
@@ -89,7 +83,7 @@ Gradients GatherPartBackward::backward(
     SavedContext* ctx, const Gradients& grads) {
   const auto& args = kept<Args>(ctx);
   return {call_op<GatherPart>(
-      {grads[0], args.dim, ctx->get_saved_variables()[0], args.part})};
+      {grads[0], {args.taken.dim, ctx->get_saved_variables()[0]}, args.part})};
 }
 
 at::Tensor gather(
@@ -109,17 +103,18 @@ at::Tensor gather(
   }
   // A tensor without dimensions counts as one of a single element.
   if (self.dim() == 0 && index.dim() == 1) {
-    return call_op<GatherPart>({self.unsqueeze(0), dim, index, {}});
+    return call_op<GatherPart>({self.unsqueeze(0), {dim, index}, {}});
   }
   if (self.dim() == 1 && index.dim() == 0) {
-    return call_op<GatherPart>({self, dim, index.unsqueeze(0), {}}).squeeze(0);
+    return call_op<GatherPart>({self, {dim, index.unsqueeze(0)}, {}})
+        .squeeze(0);
   }
-  return call_op<GatherPart>({self, dim, index, {}});
+  return call_op<GatherPart>({self, {dim, index}, {}});
 }
 
 std::string explain_gather(c10::ArrayRef<c10::IValue> args) {
   return explain_op<GatherPart>(
-      {args[0].toTensor(), args[1].toInt(), args[2].toTensor(), {}});
+      {args[0].toTensor(), {args[1].toInt(), args[2].toTensor()}, {}});
 }
 
 }  // namespace

@@ -115,13 +115,7 @@ Indices with_literals(const at::Tensor& self, const Indices& indices) {
       result.push_back(index);
       continue;
     }
-    auto spec = Spec::make(
-        mesh,
-        Placements(mesh.ndim(), Replicate()),
-        index->sizes(),
-        index->scalar_type());
-    result.push_back(make_distributed(
-        std::move(spec), replicated_shards(mesh, index->contiguous())));
+    result.push_back(replicated(mesh, *index));
   }
   return result;
 }

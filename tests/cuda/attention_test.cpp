@@ -20,7 +20,7 @@ using Shape = std::vector<int64_t>;
 
 enum class Kernel { kFlash, kEfficient, kCudnn, kMath };
 
-// Allows this kernel alone.
+// Allows only this kernel.
 class Only {
  public:
   explicit Only(Kernel kernel) { allow(kernel, false); }

@@ -121,7 +121,7 @@ TEST(GpuErrors, OfGather) {
   const at::Tensor self = at::ones({3, 4}).cuda();
   EXPECT_NE(
       raised<c10::IndexError>([&] {
-        gather_part(self, 1, longs({0, 9, 4}).view({3, 1}), 2, 9);
+        gather_part(self, {1, longs({0, 9, 4}).view({3, 1}), 2, 9});
       }).find("[gather] index 9 is outside dimension 1 of size 9"),
       std::string::npos);
 }

@@ -24,46 +24,27 @@ std::ostream& operator<<(std::ostream& out, const GatherFunctions& kernels) {
 }
 
 at::Tensor gather_part_on_gpu(
-    const at::Tensor& self,
-    int64_t dim,
-    const at::Tensor& index,
-    int64_t first,
-    int64_t size) {
-  return from_gpu(gather_part(to_gpu(self), dim, to_gpu(index), first, size));
+    const at::Tensor& self, const HeldPlaces& places) {
+  const auto& [dim, index, first, size] = places;
+  const at::Tensor there = to_gpu(index);
+  return from_gpu(gather_part(to_gpu(self), {dim, there, first, size}));
 }
 
 at::Tensor gather_part_backward_on_gpu(
     const at::Tensor& grad,
-    int64_t dim,
-    const at::Tensor& index,
-    c10::IntArrayRef local_sizes,
-    int64_t first,
-    int64_t size) {
+    const HeldPlaces& places,
+    c10::IntArrayRef local_sizes) {
+  const auto& [dim, index, first, size] = places;
+  const at::Tensor there = to_gpu(index);
   return from_gpu(gather_part_backward(
-      to_gpu(grad), dim, to_gpu(index), local_sizes, first, size));
+      to_gpu(grad), {dim, there, first, size}, local_sizes));
 }
 
 std::vector<GatherFunctions> gather_kernels() {
+  const auto& composed = GatherKernels::composed();
   std::vector<GatherFunctions> all{
       {"cpu", gather_part, gather_part_backward},
-      {"composed",
-       [](const at::Tensor& self,
-          int64_t dim,
-          const at::Tensor& index,
-          int64_t first,
-          int64_t size) {
-         return GatherKernels::composed().forward(
-             self, {dim, index, first, size});
-       },
-       [](const at::Tensor& grad,
-          int64_t dim,
-          const at::Tensor& index,
-          c10::IntArrayRef local_sizes,
-          int64_t first,
-          int64_t size) {
-         return GatherKernels::composed().backward(
-             grad, {dim, index, first, size}, local_sizes);
-       }}};
+      {"composed", composed.forward, composed.backward}};
   if (has_gpu()) {
     all.push_back({"gpu", gather_part_on_gpu, gather_part_backward_on_gpu});
   }
@@ -88,7 +69,7 @@ class GatherPart : public ::testing::TestWithParam<GatherFunctions> {
       const at::Tensor held =
           wide.ge(bounds[c]).logical_and(wide.lt(bounds[c + 1]));
       const at::Tensor out =
-          GetParam().forward(part, dim, index, bounds[c], size);
+          GetParam().forward(part, {dim, index, bounds[c], size});
       EXPECT_TRUE(
           same(out, at::where(held, whole, at::zeros({}, self.options()))));
       EXPECT_TRUE(out.is_contiguous());
@@ -116,7 +97,7 @@ class GatherPart : public ::testing::TestWithParam<GatherFunctions> {
     const at::Tensor expected = whole.slice(dim, bounds[c], bounds[c + 1]);
     EXPECT_TRUE(same(
         GetParam().backward(
-            grad, dim, index, expected.sizes(), bounds[c], sizes[dim]),
+            grad, {dim, index, bounds[c], sizes[dim]}, expected.sizes()),
         expected));
   }
 };
@@ -173,18 +154,19 @@ TEST_P(GatherPart, Strided) {
 TEST_P(GatherPart, Scalars) {
   const at::Tensor self = at::scalar_tensor(3.0);
   const at::Tensor zero = at::zeros({}, at::kLong);
-  EXPECT_TRUE(same(GetParam().forward(self, 0, zero, 0, 1), self));
-  EXPECT_TRUE(same(GetParam().forward(self, 0, zero, 2, 3), at::zeros({})));
-  EXPECT_TRUE(same(GetParam().backward(self, 0, zero, {}, 0, 1), self));
+  EXPECT_TRUE(same(GetParam().forward(self, {0, zero, 0, 1}), self));
+  EXPECT_TRUE(same(GetParam().forward(self, {0, zero, 2, 3}), at::zeros({})));
+  EXPECT_TRUE(same(GetParam().backward(self, {0, zero, 0, 1}, {}), self));
 }
 
 TEST_P(GatherPart, ZerosBesideNotFiniteEntries) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const at::Tensor index = at::tensor({0, 5, 3});
   EXPECT_TRUE(same(
-      GetParam().forward(at::full({2}, nan), 0, index, 6, 8), at::zeros({3})));
+      GetParam().forward(at::full({2}, nan), {0, index, 6, 8}),
+      at::zeros({3})));
   EXPECT_TRUE(same(
-      GetParam().backward(at::full({3}, nan), 0, index, {2}, 6, 8),
+      GetParam().backward(at::full({3}, nan), {0, index, 6, 8}, {2}),
       at::zeros({2})));
 }
 
@@ -193,7 +175,7 @@ TEST_P(GatherPart, HalfIsRoundedOnce) {
       at::tensor({2048.0, 1.0, 1.0, 1.0, 1.0}).to(at::kHalf);
   EXPECT_EQ(
       GetParam()
-          .backward(grad, 0, at::ones({5}, at::kLong), {2}, 0, 2)[1]
+          .backward(grad, {0, at::ones({5}, at::kLong), 0, 2}, {2})[1]
           .item<double>(),
       2052);
 }
@@ -204,12 +186,13 @@ TEST_P(GatherPart, IndexOutsideTheDimension) {
       "[gather] index 12 is outside dimension 1 of size 10; expected 0 to 9";
   for (const int64_t held : {4, 0}) {
     EXPECT_EQ(
-        message_of<c10::IndexError>(
-            [&] { GetParam().forward(at::randn({2, held}), 1, index, 2, 10); }),
+        message_of<c10::IndexError>([&] {
+          GetParam().forward(at::randn({2, held}), {1, index, 2, 10});
+        }),
         expected);
     EXPECT_EQ(
         message_of<c10::IndexError>([&] {
-          GetParam().backward(at::randn({2, 2}), 1, index, {2, held}, 2, 10);
+          GetParam().backward(at::randn({2, 2}), {1, index, 2, 10}, {2, held});
         }),
         expected);
   }
@@ -219,34 +202,34 @@ TEST(GatherPartArguments, NegativeDimension) {
   const at::Tensor self = at::randn({3, 4});
   const at::Tensor index = at::randint(4, {3, 2}, at::kLong);
   EXPECT_TRUE(
-      same(gather_part(self, -1, index, 0, 4), at::gather(self, 1, index)));
+      same(gather_part(self, {-1, index, 0, 4}), at::gather(self, 1, index)));
 }
 
 TEST(GatherPartArguments, Refused) {
   const at::Tensor self = at::randn({3, 4});
   const at::Tensor index = at::zeros({3, 2}, at::kLong);
   EXPECT_THROW(
-      gather_part(self, 1, index.to(at::kFloat), 0, 4), c10::TypeError);
+      gather_part(self, {1, index.to(at::kFloat), 0, 4}), c10::TypeError);
   EXPECT_EQ(
       message_of<c10::ValueError>(
-          [&] { gather_part(self, 1, index.select(1, 0), 0, 4); }),
+          [&] { gather_part(self, {1, index.select(1, 0), 0, 4}); }),
       "[gather] expected an index of as many dimensions as the input, 2, but "
       "got 1");
   EXPECT_EQ(
       message_of<c10::ValueError>(
-          [&] { gather_part(self, 1, at::zeros({4, 2}, at::kLong), 0, 4); }),
+          [&] { gather_part(self, {1, at::zeros({4, 2}, at::kLong), 0, 4}); }),
       "[gather] expected an index of at most the input's size 3 in dimension 0 "
       "but got 4");
-  EXPECT_THROW(gather_part(self, 1, index, 1, 4), c10::ValueError);
+  EXPECT_THROW(gather_part(self, {1, index, 1, 4}), c10::ValueError);
   EXPECT_EQ(
       message_of<c10::ValueError>([&] {
-        gather_part_backward(at::zeros({3, 1}), 1, index, {3, 4}, 0, 4);
+        gather_part_backward(at::zeros({3, 1}), {1, index, 0, 4}, {3, 4});
       }),
       "[gather_backward] expected a gradient of the shape of the index, [3, "
       "2], but got [3, 1]");
   EXPECT_THROW(
       gather_part_backward(
-          at::zeros({3, 2}, at::kLong), 1, index, {3, 4}, 0, 4),
+          at::zeros({3, 2}, at::kLong), {1, index, 0, 4}, {3, 4}),
       c10::TypeError);
 }
 
@@ -260,9 +243,9 @@ TEST(GatherPartThreads, SameBitsOnAnyNumberOfThreads) {
       const ThreadCount count(threads);
       const int64_t held = self.size(dim);
       return std::pair{
-          gather_part(self, dim, index, held / 2, 2 * held),
+          gather_part(self, {dim, index, held / 2, 2 * held}),
           gather_part_backward(
-              grad, dim, index, self.sizes(), held / 2, 2 * held)};
+              grad, {dim, index, held / 2, 2 * held}, self.sizes())};
     };
     const auto [forward, backward] = run(1);
     const auto [forward4, backward4] = run(4);

@@ -28,6 +28,10 @@ std::string describe_group(
   return text + call.mesh->str() + ")";
 }
 
+std::string tagged_rank(const Call& call, int64_t rank) {
+  return c10::str("[", name(call.collective), "] rank ", rank);
+}
+
 Group::Group(const GroupRequest& request, const Call& call)
     : ranks_(request.ranks),
       coordinate_(request.coordinate),
@@ -47,10 +51,7 @@ Group::Group(const GroupRequest& request, const Call& call)
   } catch (const std::exception& error) {
     TORCH_CHECK(
         false,
-        "[",
-        name(call.collective),
-        "] rank ",
-        rank,
+        tagged_rank(call, rank),
         " could not connect to ",
         describe_group(ranks_, call),
         " in ",
@@ -62,10 +63,7 @@ Group::Group(const GroupRequest& request, const Call& call)
   }
   TORCH_CHECK(
       made.missing.empty(),
-      "[",
-      name(call.collective),
-      "] rank ",
-      rank,
+      tagged_rank(call, rank),
       " waited ",
       waited(),
       " ms in ",

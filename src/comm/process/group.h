@@ -95,6 +95,8 @@ class Group {
   std::mutex mutex_;
 };
 
+// "[all_reduce] rank 3": how errors of a call begin.
+std::string tagged_rank(const Call& call, int64_t rank);
 // "group [0, 1] (mesh dim 'tp' of DeviceMesh(...))"
 std::string describe_group(const std::vector<int64_t>& ranks, const Call& call);
 

@@ -56,10 +56,7 @@ std::unique_ptr<DeviceGroup> make_device_group(
   } catch (const std::exception& error) {
     TORCH_CHECK(
         false,
-        "[",
-        name(call.collective),
-        "] rank ",
-        request.ranks[request.coordinate],
+        tagged_rank(call, request.ranks[request.coordinate]),
         " could not make ",
         describe_group(request.ranks, call),
         " on its GPU: ",

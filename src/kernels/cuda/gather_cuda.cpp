@@ -15,7 +15,7 @@ using namespace cuda;
 
 // `part.index` is contiguous.
 GatherPlaces places_of(
-    const GatherPart& part,
+    const HeldPlaces& part,
     c10::IntArrayRef part_sizes,
     c10::IntArrayRef part_strides) {
   const auto& [dim, index, first, size] = part;
@@ -33,7 +33,7 @@ GatherPlaces places_of(
   return places;
 }
 
-at::Tensor gather_cuda(const at::Tensor& self, const GatherPart& part) {
+at::Tensor gather_cuda(const at::Tensor& self, const HeldPlaces& part) {
   if (self.dim() > kMostDims) {
     return GatherKernels::composed().forward(self, part);
   }
@@ -55,7 +55,7 @@ at::Tensor gather_cuda(const at::Tensor& self, const GatherPart& part) {
 
 at::Tensor gather_backward_cuda(
     const at::Tensor& grad,
-    const GatherPart& part,
+    const HeldPlaces& part,
     c10::IntArrayRef local_sizes) {
   const auto dtype = scalar_of(grad.scalar_type());
   const int64_t n = part.index.numel();

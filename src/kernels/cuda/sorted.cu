@@ -114,6 +114,14 @@ __global__ void ends_kernel(
 
 using Buffers = cub::DoubleBuffer<uint32_t>;
 
+// What is sorted, by the lowest `bits` of the keys.
+struct Pairs {
+  Buffers& keys;
+  Buffers& values;
+  int64_t count;
+  int bits;
+};
+
 #if CUB_MAJOR_VERSION == 3 && CUB_MINOR_VERSION == 0
 // CUB sorts by 8 bits at a time. Digits of 9 bits save a pass where rows have
 // 9, 17, 18 or 25 to 27 bits, and cost little more than those of 8. CUB has no
@@ -146,13 +154,7 @@ struct WideDigits {
 
   static bool saves_a_pass(int bits) { return (bits + 8) / 9 < (bits + 7) / 8; }
   static cudaError_t sort(
-      void* scratch,
-      size_t& bytes,
-      Buffers& keys,
-      Buffers& values,
-      int64_t count,
-      int bits,
-      cudaStream_t stream) {
+      void* scratch, size_t& bytes, const Pairs& pairs, cudaStream_t stream) {
     return cub::DispatchRadixSort<
         cub::SortOrder::Ascending,
         uint32_t,
@@ -163,11 +165,11 @@ struct WideDigits {
         Dispatch(
             scratch,
             bytes,
-            keys,
-            values,
-            static_cast<uint32_t>(count),
+            pairs.keys,
+            pairs.values,
+            static_cast<uint32_t>(pairs.count),
             0,
-            bits,
+            pairs.bits,
             /*is_overwrite_okay=*/true,
             stream);
   }
@@ -176,20 +178,21 @@ struct WideDigits {
 
 // Without `scratch`, sets `bytes` to its size and does nothing else.
 cudaError_t sort_pairs(
-    void* scratch,
-    size_t& bytes,
-    Buffers& keys,
-    Buffers& values,
-    int64_t count,
-    int bits,
-    cudaStream_t stream) {
+    void* scratch, size_t& bytes, const Pairs& pairs, cudaStream_t stream) {
 #if CUB_MAJOR_VERSION == 3 && CUB_MINOR_VERSION == 0
-  if (WideDigits::saves_a_pass(bits)) {
-    return WideDigits::sort(scratch, bytes, keys, values, count, bits, stream);
+  if (WideDigits::saves_a_pass(pairs.bits)) {
+    return WideDigits::sort(scratch, bytes, pairs, stream);
   }
 #endif
   return cub::DeviceRadixSort::SortPairs(
-      scratch, bytes, keys, values, static_cast<int>(count), 0, bits, stream);
+      scratch,
+      bytes,
+      pairs.keys,
+      pairs.values,
+      static_cast<int>(pairs.count),
+      0,
+      pairs.bits,
+      stream);
 }
 
 }  // namespace
@@ -198,7 +201,7 @@ size_t sort_scratch(int64_t count, int64_t rows) {
   size_t bytes = 0;
   Buffers keys(nullptr, nullptr);
   Buffers values(nullptr, nullptr);
-  sort_pairs(nullptr, bytes, keys, values, count, bits_of(rows), nullptr);
+  sort_pairs(nullptr, bytes, {keys, values, count, bits_of(rows)}, nullptr);
   return bytes;
 }
 
@@ -236,7 +239,7 @@ cudaError_t sort_entries(
   Buffers keys(memory.rows[0], memory.rows[1]);
   Buffers values(memory.places[0], memory.places[1]);
   const cudaError_t error = sort_pairs(
-      scratch, scratch_bytes, keys, values, count, bits_of(rows), stream);
+      scratch, scratch_bytes, {keys, values, count, bits_of(rows)}, stream);
   *sorted = {
       keys.Current(), values.Current(), count, static_cast<uint32_t>(rows)};
   return error;

@@ -13,13 +13,10 @@
 namespace tessera::detail {
 namespace {
 
-// Returns `dim` as a number that is not negative.
-int64_t check_gather(
-    c10::IntArrayRef local_sizes,
-    int64_t dim,
-    const at::Tensor& index,
-    int64_t first,
-    int64_t size) {
+// Returns the places with a `dim` that is not negative.
+HeldPlaces check_gather(
+    c10::IntArrayRef local_sizes, const HeldPlaces& places) {
+  const auto& [given_dim, index, first, size] = places;
   check_index_dtype("gather", index);
   const auto dims = static_cast<int64_t>(local_sizes.size());
   TORCH_CHECK_VALUE(
@@ -28,7 +25,7 @@ int64_t check_gather(
       dims,
       ", but got ",
       index.dim());
-  dim = c10::maybe_wrap_dim(dim, dims);
+  const int64_t dim = c10::maybe_wrap_dim(given_dim, dims);
   // A scalar is gathered from like a tensor of one entry.
   check_held_range("gather", first, dims == 0 ? 1 : local_sizes[dim], size);
   for (int64_t d = 0; d < dims; ++d) {
@@ -41,7 +38,21 @@ int64_t check_gather(
         " but got ",
         index.size(d));
   }
-  return dim;
+  return {dim, index, first, size};
+}
+
+void check_gradient(const at::Tensor& grad, const at::Tensor& index) {
+  TORCH_CHECK_VALUE(
+      grad.sizes() == index.sizes(),
+      "[gather_backward] expected a gradient of the shape of the index, ",
+      index.sizes(),
+      ", but got ",
+      grad.sizes());
+  TORCH_CHECK_TYPE(
+      grad.is_floating_point() || grad.is_complex(),
+      "[gather_backward] expected a floating point or complex gradient but "
+      "got ",
+      grad.scalar_type());
 }
 
 }  // namespace
@@ -66,38 +77,19 @@ void throw_outside_dimension(int64_t index, int64_t dim, int64_t size) {
       size - 1);
 }
 
-at::Tensor gather_part(
-    const at::Tensor& self,
-    int64_t dim,
-    const at::Tensor& index,
-    int64_t first,
-    int64_t size) {
-  dim = check_gather(self.sizes(), dim, index, first, size);
-  return kernels_for<GatherKernels>(self).forward(
-      resolved(self), {dim, index, first, size});
+at::Tensor gather_part(const at::Tensor& self, const HeldPlaces& places) {
+  const auto checked = check_gather(self.sizes(), places);
+  return kernels_for<GatherKernels>(self).forward(resolved(self), checked);
 }
 
 at::Tensor gather_part_backward(
     const at::Tensor& grad,
-    int64_t dim,
-    const at::Tensor& index,
-    c10::IntArrayRef local_sizes,
-    int64_t first,
-    int64_t size) {
-  dim = check_gather(local_sizes, dim, index, first, size);
-  TORCH_CHECK_VALUE(
-      grad.sizes() == index.sizes(),
-      "[gather_backward] expected a gradient of the shape of the index, ",
-      index.sizes(),
-      ", but got ",
-      grad.sizes());
-  TORCH_CHECK_TYPE(
-      grad.is_floating_point() || grad.is_complex(),
-      "[gather_backward] expected a floating point or complex gradient but "
-      "got ",
-      grad.scalar_type());
+    const HeldPlaces& places,
+    c10::IntArrayRef local_sizes) {
+  const auto checked = check_gather(local_sizes, places);
+  check_gradient(grad, places.index);
   return kernels_for<GatherKernels>(grad).backward(
-      resolved(grad), {dim, index, first, size}, local_sizes);
+      resolved(grad), checked, local_sizes);
 }
 
 }  // namespace tessera::detail

@@ -12,7 +12,7 @@ struct Places {
   at::Tensor away;
 };
 
-Places find_places(const GatherPart& part, int64_t held) {
+Places find_places(const HeldPlaces& part, int64_t held) {
   const auto& [dim, index, first, size] = part;
   if (!index.is_meta()) {
     const at::Tensor flat = index.reshape({-1});
@@ -29,7 +29,7 @@ Places find_places(const GatherPart& part, int64_t held) {
   return {local.masked_fill(away, 0), away};
 }
 
-at::Tensor composed_gather(const at::Tensor& self, const GatherPart& part) {
+at::Tensor composed_gather(const at::Tensor& self, const HeldPlaces& part) {
   const int64_t dim = part.dim;
   const int64_t held = self.dim() == 0 ? 1 : self.size(dim);
   const Places places = find_places(part, held);
@@ -41,7 +41,7 @@ at::Tensor composed_gather(const at::Tensor& self, const GatherPart& part) {
 
 at::Tensor composed_gather_backward(
     const at::Tensor& grad,
-    const GatherPart& part,
+    const HeldPlaces& part,
     c10::IntArrayRef local_sizes) {
   const int64_t dim = part.dim;
   const int64_t held = local_sizes.empty() ? 1 : local_sizes[dim];

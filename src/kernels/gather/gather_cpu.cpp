@@ -28,7 +28,7 @@ void report_bad(
   }
 }
 
-void throw_if_bad(const FirstPlace& bad, const GatherPart& part) {
+void throw_if_bad(const FirstPlace& bad, const HeldPlaces& part) {
   if (bad) {
     throw_outside_dimension(
         part.index.reshape({-1}).select(0, bad.get()).item<int64_t>(),
@@ -87,7 +87,7 @@ void visit_line(
   }
 }
 
-at::Tensor gather_cpu(const at::Tensor& self, const GatherPart& given) {
+at::Tensor gather_cpu(const at::Tensor& self, const HeldPlaces& given) {
   const auto& [dim, index, first, size] = given;
   const int64_t held = self.dim() == 0 ? 1 : self.size(dim);
   at::Tensor out = at::empty(index.sizes(), self.options());
@@ -126,7 +126,7 @@ at::Tensor gather_cpu(const at::Tensor& self, const GatherPart& given) {
 
 at::Tensor gather_backward_cpu(
     const at::Tensor& grad,
-    const GatherPart& given,
+    const HeldPlaces& given,
     c10::IntArrayRef local_sizes) {
   const auto& [dim, index, first, size] = given;
   at::Tensor out = lazy_zeros(

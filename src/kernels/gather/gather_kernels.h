@@ -2,30 +2,15 @@
 // were checked, and `dim` is not negative.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <c10/util/ArrayRef.h>
-
 #include <cstdint>
+
+#include "kernels/gather/gather.h"
 
 namespace tessera::detail {
 
-// Places in [0, size) of the whole dimension `dim`, of which what is held here
-// begins at `first`.
-struct GatherPart {
-  int64_t dim;
-  const at::Tensor& index;
-  int64_t first;
-  int64_t size;
-};
-
 struct GatherKernels {
-  // gather_part.
-  at::Tensor (*forward)(const at::Tensor& self, const GatherPart& part);
-  // gather_part_backward.
-  at::Tensor (*backward)(
-      const at::Tensor& grad,
-      const GatherPart& part,
-      c10::IntArrayRef local_sizes);
+  decltype(gather_part)* forward;
+  decltype(gather_part_backward)* backward;
 
   // In one pass: range test, copy or zero, and the first bad index.
   static const GatherKernels& cpu();
