@@ -49,9 +49,9 @@ class RowExchange {
   Shards give_back(ShardsRef rows) const;
 
  private:
-  const RowMover move_;
-  const std::vector<Route> routes_;
-  const std::vector<Parts> asked_counts_;
+  RowMover move_;
+  std::vector<Route> routes_;
+  std::vector<Parts> asked_counts_;
   std::vector<Parts> wanted_counts_;
   Shards asked_;
 };

@@ -28,7 +28,7 @@ at::Tensor laid_by_rows(const at::Tensor& tensor) {
   return tensor.transpose(1, 2).contiguous().transpose(1, 2);
 }
 
-struct Attended {
+struct AttentionInputs {
   at::Tensor query;
   at::Tensor key;
   at::Tensor value;
@@ -43,7 +43,7 @@ struct EfficientAttention {
       "(Tensor, Tensor, Tensor, Tensor)";
   using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
   struct Args {
-    Attended in;
+    AttentionInputs in;
     bool logsumexp = false;
     double dropout = 0;
     bool causal = false;
@@ -88,7 +88,7 @@ struct EfficientAttentionBackward {
   using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
   struct Args {
     at::Tensor grad;
-    Attended in;
+    AttentionInputs in;
     at::Tensor out;
     at::Tensor logsumexp;
     at::Tensor seed;

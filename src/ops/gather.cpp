@@ -98,7 +98,7 @@ at::Tensor gather(
   // ATen takes an index without elements whatever its dtype and dimensions.
   if (index.numel() == 0 && is_dtensor(self) && is_dtensor(index)) {
     return self.dim() == index.dim()
-               ? call_op<GatherPart>({self, dim, index.to(at::kLong), {}})
+               ? call_op<GatherPart>({self, {dim, index.to(at::kLong)}, {}})
                : self.reshape({-1}).narrow(0, 0, 0).reshape(index.sizes());
   }
   // A tensor without dimensions counts as one of a single element.
