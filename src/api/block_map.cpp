@@ -45,6 +45,7 @@ std::string label_of(const Spec& spec, const std::vector<int64_t>& positions) {
   const std::string reduction = pending(spec);
   if (reduction.empty()) {
     std::vector<int64_t> holders;
+    holders.reserve(positions.size());
     for (const int64_t position : positions) {
       holders.push_back(ranks[position]);
     }

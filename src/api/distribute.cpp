@@ -214,7 +214,8 @@ DTensor distribute_tensor(
 }
 
 void distribute_(
-    at::Tensor tensor,
+    // By value: a handle, and what it stands for changes.
+    at::Tensor tensor,  // NOLINT(performance-unnecessary-value-param)
     const DeviceMesh& mesh,
     PlacementsRef given,
     const DistributeOptions& options) {

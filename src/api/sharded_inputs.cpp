@@ -132,6 +132,7 @@ LookupInput checked_bags(
   if (input.per_sample_weights.has_value()) {
     bags.per_sample_weights = input.per_sample_weights->reshape({-1});
   }
+  bags.in_range = bags.indices.is_cpu();  // by check_input
   bags.offsets = checked_bag_bounds(
       weight.local_shards()[0].tensor,
       weight.size(0),

@@ -118,11 +118,13 @@ class Drawing {
   std::string str() const {
     const std::string width = number(width_ + 2 * kMargin);
     const std::string height = number(y_ + kMargin);
-    return "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + width +
-           "\" height=\"" + height + "\" viewBox=\"0 0 " + width + " " +
+    return R"(<svg xmlns="http://www.w3.org/2000/svg" width=")" + width +
+           R"(" height=")" + height + R"(" viewBox="0 0 )" + width + " " +
            height +
-           "\" font-family=\"monospace\" font-size=\"12\">\n<rect "
-           "width=\"100%\" height=\"100%\" fill=\"white\"/>\n" +
+           R"(" font-family="monospace" font-size="12">)"
+           "\n" +
+           R"(<rect width="100%" height="100%" fill="white"/>)"
+           "\n" +
            body_ + "</svg>\n";
   }
 

@@ -232,6 +232,7 @@ LocalError bags_by_rank(
         mine.offsets = checked_bag_bounds(
             tables[i], call.table().sizes[0], mine, args.options.mode);
         mine.include_last_offset = true;
+        mine.in_range = true;
         mine.indices = mine.indices.contiguous();
       });
     }

@@ -114,6 +114,7 @@ class Connecting {
     std::erase_if(near, [](const SharedPeer& peer) { return !peer.rings; });
     if (near.empty()) return;
     std::vector<int64_t> reached;
+    reached.reserve(near.size());
     for (const auto& peer : near) reached.push_back(peer.coordinate);
     made.transports.push_back(std::make_unique<SharedMemoryTransport>(
         request_.coordinate,

@@ -54,6 +54,9 @@ struct BagIndices {
   // [bags], int64: what a mean is divided by. Needed only where `indices` does
   // not hold the whole bags, as after an exchange; see bag_counts.
   std::optional<at::Tensor> counts = std::nullopt;
+  // Whether `indices` have been found to be rows of the table: they are not
+  // read once more to see it.
+  bool in_range = false;
 };
 
 // How many entries of each bag count, [bags] int64: all but padding. Reads

@@ -127,7 +127,7 @@ TESSERA_LANES_INLINE void GradRun<T, Out>::prefetch_group(int64_t group) const {
     const auto* c = reinterpret_cast<const char*>(from);
     const auto bytes = count * static_cast<int64_t>(sizeof(*from));
     for (int64_t i = 0; i < bytes; i += 64) {
-      prefetch<kFirstCache, 64>(c + i);
+      __builtin_prefetch(c + i, 0, kFirstCache);
     }
   };
   if (rate.has_value()) {

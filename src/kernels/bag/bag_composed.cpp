@@ -220,10 +220,11 @@ at::Tensor bag_bounds_composed(const BagIndices& input, int64_t rows) {
   on_cpu.indices = input.indices.cpu().contiguous();
   on_cpu.offsets = input.offsets.cpu();
   const auto bounds = bag_bounds(on_cpu);
-  const auto bad =
-      first_outside(on_cpu.indices.narrow(0, 0, bounds.back()), rows);
-  if (bad.has_value()) {
-    throw_outside_bag_table(*bad, rows);
+  if (!input.in_range) {
+    const auto read = on_cpu.indices.narrow(0, 0, bounds.back());
+    if (const auto bad = first_outside(read, rows)) {
+      throw_outside_bag_table(*bad, rows);
+    }
   }
   return at::tensor(at::IntArrayRef(bounds), at::kLong)
       .to(input.indices.device());

@@ -10,7 +10,6 @@
 #include <c10/util/Half.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <type_traits>
 
@@ -120,15 +119,6 @@ TESSERA_LANES_INLINE void load_places(
 constexpr int kSecondCache = 1;
 constexpr int kFirstCache = 3;
 
-template <int Cache, int Bytes>
-TESSERA_LANES_INLINE void prefetch(const void* p) {
-  const auto* c = static_cast<const char*>(p);
-#pragma GCC unroll 16
-  for (int i = 0; i < Bytes; i += 64) {
-    __builtin_prefetch(c + i, 0, Cache);
-  }
-}
-
 // How many rows ahead: `far` for the second cache, `near` for the first.
 struct Lookahead {
   static constexpr int64_t kMost = 128;
@@ -141,54 +131,46 @@ struct Lookahead {
 
   int64_t far;
   int64_t near;
-  // Where the same rows come again and again they are in the caches, and to ask
-  // for them twice takes longer than it saves.
-  bool twice = true;
-
-  // For a run of `count` rows.
-  Lookahead over(const int64_t* rows, int64_t count) const {
-    Lookahead ahead = *this;
-    if (recur(rows, count)) {
-      ahead.twice = false;
-      ahead.near = std::min(2 * near, kMost);
-    }
-    return ahead;
-  }
-
- private:
-  // Whether more than an eighth of a sample stand in it already. By a filter of
-  // 4096 bits, in which 256 different rows meet 8 times.
-  static bool recur(const int64_t* rows, int64_t count) {
-    constexpr int64_t kSample = 256;
-    std::array<uint64_t, 64> seen{};
-    int64_t again = 0;
-    const int64_t step = std::max<int64_t>(1, count / kSample);
-    const int64_t sampled = std::min(count, kSample);
-    for (int64_t i = 0; i < sampled; ++i) {
-      const uint64_t hash =
-          static_cast<uint64_t>(rows[i * step]) * 0x9E3779B97F4A7C15ull >> 52;
-      uint64_t& word = seen[hash >> 6];
-      const uint64_t bit = uint64_t{1} << (hash & 63);
-      again += (word & bit) != 0 ? 1 : 0;
-      word |= bit;
-    }
-    return 8 * again > sampled;
-  }
 };
 
-// Asks for what rows later than `e` have from `table` on.
-template <int Bytes, typename T>
-TESSERA_LANES_INLINE void ask_ahead(
-    const T* table,
-    const int64_t* rows,
-    int64_t e,
-    int64_t stride,
-    const Lookahead& ahead) {
-  if (ahead.twice) {
-    prefetch<kSecondCache, Bytes>(table + rows[e + ahead.far] * stride);
-  }
-  prefetch<kFirstCache, Bytes>(table + rows[e + ahead.near] * stride);
+// The address of a column, which the compiler may not take apart: it would hold
+// one sum of column and vector for each vector of a row, and find no registers
+// for the rest.
+template <typename T>
+TESSERA_LANES_INLINE T* column_of(T* table, int64_t column) {
+  T* first = table + column;
+  asm("" : "+r"(first));
+  return first;
 }
+
+// The rows that are asked for while row `e` is read, from `table` on.
+template <typename T>
+struct RowsAhead {
+  TESSERA_LANES_INLINE RowsAhead(
+      const T* table,
+      const int64_t* rows,
+      int64_t e,
+      int64_t stride,
+      const Lookahead& ahead)
+      : far(table + rows[e + ahead.far] * stride),
+        near(table + rows[e + ahead.near] * stride) {}
+
+  const T* far;
+  const T* near;
+
+  // Asks for their lines that begin at element `i`, where lines do. To be
+  // called behind the read of that element: lines of a row that are asked for
+  // all at once, ahead of it, hold up the reads that follow. The compiler
+  // would gather them there.
+  TESSERA_LANES_INLINE void ask(int64_t i) const {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    if (i % kLine == 0) {
+      asm volatile("");
+      __builtin_prefetch(near + i, 0, kFirstCache);
+      __builtin_prefetch(far + i, 0, kSecondCache);
+    }
+  }
+};
 
 // The rows of a part, in memory.
 template <typename T>
@@ -211,7 +193,7 @@ struct BagTable {
     for (int64_t e = 0; e < ahead.far; ++e) {
       const auto* row = reinterpret_cast<const char*>(data + rows[e] * stride);
       for (int64_t i = 0; i < bytes; i += 64) {
-        prefetch<kSecondCache, 64>(row + i);
+        __builtin_prefetch(row + i, 0, kSecondCache);
       }
     }
   }

@@ -48,8 +48,7 @@ struct MaxBag {
 
   template <int N>
   TESSERA_LANES_INLINE void block(int64_t column) const {
-    constexpr int kBytes = N * L::kCount * sizeof(T);
-    const T* table = run.table.data + column;
+    const T* table = column_of(run.table.data, column);
     const int64_t* rows = run.rows;
     const int64_t stride = run.table.stride;
     const Lookahead ahead = run.table.ahead;
@@ -67,13 +66,14 @@ struct MaxBag {
       }
     }
     for (int64_t e = begin; e < end; ++e) {
-      ask_ahead<kBytes>(table, rows, e, stride, ahead);
+      const RowsAhead<T> next(table, rows, e, stride, ahead);
       const T* row = table + rows[e] * stride;
       const auto place = typename L::IntVec{} + run.places[e];
 #pragma GCC unroll 8
       for (int i = 0; i < N; ++i) {
         typename L::Vec v;
         load_lanes<Bytes>(row + i * L::kCount, v);
+        next.ask(i * L::kCount);
         const auto more = v > best[i];
         best[i] = more ? v : best[i];
         who[i] = more ? place : who[i];
@@ -144,7 +144,7 @@ void max_bags(
       width, true, [&](int64_t b, int64_t next, const BagEntries& entries) {
         run_on_lanes(MaxRun<T>{
             BagTable<T>(weight),
-            entries.rows.data(),
+            entries.rows,
             entries.places.data(),
             entries.ends.data(),
             entries.firsts.data(),

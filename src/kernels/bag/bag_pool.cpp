@@ -36,17 +36,16 @@ struct PoolBag {
   int64_t end;
   Acc divisor;
   Out* out;
-  Lookahead ahead;
 
   template <int N, bool Weighted>
   TESSERA_LANES_INLINE void sum(
       int64_t column, typename L::Vec (&sums)[N]) const {
-    constexpr int kBytes = N * L::kCount * sizeof(T);
-    const T* table = run.table.data + column;
+    const T* table = column_of(run.table.data, column);
     const int64_t* rows = run.in.rows;
     const int64_t stride = run.table.stride;
+    const Lookahead ahead = run.table.ahead;
     for (int64_t e = begin; e < end; ++e) {
-      ask_ahead<kBytes>(table, rows, e, stride, ahead);
+      const RowsAhead<T> next(table, rows, e, stride, ahead);
       const T* row = table + rows[e] * stride;
 #pragma GCC unroll 8
       for (int i = 0; i < N; ++i) {
@@ -56,6 +55,7 @@ struct PoolBag {
           v *= run.in.scales[e];
         }
         sums[i] += v;
+        next.ask(i * L::kCount);
       }
     }
   }
@@ -97,19 +97,16 @@ struct PoolBag {
 template <typename T, typename Out>
 template <int Bytes>
 TESSERA_LANES_INLINE void PoolRun<T, Out>::run() const {
-  const int64_t entries = in.entries();
-  if (entries > 0) {
+  if (in.entries() > 0) {
     table.prefetch_first(in.rows);
   }
-  const Lookahead ahead = table.ahead.over(in.rows, entries);
   for (int64_t b = 0; b < in.bags; ++b) {
     const PoolBag<T, Out, Bytes> bag{
         *this,
         in.begin_of(b),
         in.ends[b],
         static_cast<Acc>(in.divisor(b)),
-        out + b * table.width,
-        ahead};
+        out + b * table.width};
     for_column_blocks<Lanes<Acc, Bytes>::kCount>(table.width, bag);
   }
 }

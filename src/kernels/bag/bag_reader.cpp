@@ -120,7 +120,8 @@ BagReader::BagReader(const BagIndices& input, int64_t rows, const BagPart& part)
       bounds_(bag_bounds(input)),
       rows_(rows),
       part_(part),
-      padding_(input.padding_idx) {
+      padding_(input.padding_idx),
+      in_range_(input.in_range) {
   TORCH_INTERNAL_ASSERT(
       part.first >= 0 && rows >= 0 && part.first + rows <= part.total,
       "rows ",
@@ -141,19 +142,26 @@ int64_t BagReader::run_end(int64_t begin, int64_t end) const {
   return std::max<int64_t>(begin + 1, fit - bounds_.begin());
 }
 
-// Where all rows are here and nothing pads, each index is an entry.
+// Where all rows are here and nothing pads, each index is an entry, and those
+// that follow the run are what to look ahead to.
 template <typename Index>
 void BagReader::read_all(
     int64_t begin, int64_t end, BagEntries& entries) const {
   const int64_t first = bounds_[begin];
   const int64_t n = bounds_[end] - first;
+  const int64_t seen = std::min(n + Lookahead::kMost, bounds_.back() - first);
   const auto* indices = indices_.const_data_ptr<Index>() + first;
-  const auto last = last_index<Index>(rows_);
-  int64_t* rows = entries.rows.data();
   std::make_unsigned_t<Index> outside = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    rows[i] = indices[i];
-    outside |= outside_bit(indices[i], last);
+  if (!in_range_) {
+    const auto last = last_index<Index>(rows_);
+    for (int64_t i = 0; i < seen; ++i) {
+      outside |= outside_bit(indices[i], last);
+    }
+  }
+  if (std::is_same_v<Index, int64_t> && seen == n + Lookahead::kMost) {
+    entries.rows = reinterpret_cast<const int64_t*>(indices);
+  } else {
+    std::copy_n(indices, n, entries.row_room.begin());
   }
   for (int64_t b = begin; b < end; ++b) {
     entries.ends[b - begin] = bounds_[b + 1] - first;
@@ -176,7 +184,7 @@ void BagReader::read_some(
   const auto total = static_cast<uint64_t>(part_.total);
   const int64_t shift = part_.first;
   const int64_t padding = padding_;
-  int64_t* out_rows = entries.rows.data();
+  int64_t* out_rows = entries.row_room.data();
   int32_t* out_places = entries.places.data();
   int64_t held = 0;
   bool outside = false;
@@ -227,7 +235,8 @@ void BagReader::read(
     int64_t begin, int64_t end, bool with_places, BagEntries& entries) const {
   const int64_t n = bounds_[end] - bounds_[begin];
   // One more than n, since each entry is written before it is known to stay.
-  grow(entries.rows, n + 1 + Lookahead::kMost);
+  grow(entries.row_room, n + 1 + Lookahead::kMost);
+  entries.rows = entries.row_room.data();
   grow(entries.places, with_places ? n + 1 : 0);
   grow(entries.ends, end - begin);
   grow(entries.counts, end - begin);
@@ -239,7 +248,7 @@ void BagReader::read(
   }
   const int64_t held = entries.held;
   std::fill_n(
-      entries.rows.begin() + held,
+      entries.row_room.begin() + held,
       Lookahead::kMost,
       held > 0 ? entries.rows[held - 1] : 0);
 }

@@ -34,8 +34,10 @@ void check_bag_lists(const BagIndices& input);
 // The entries of a run of bags that this part holds, bag after bag. Room for
 // one run after the other: what lies behind is of earlier ones.
 struct BagEntries {
-  int64_t held = 0;             // how many there are
-  std::vector<int64_t> rows;    // rows of the part
+  int64_t held = 0;  // how many there are
+  const int64_t* rows =
+      nullptr;  // rows of the part: of row_room or the indices
+  std::vector<int64_t> row_room;
   std::vector<int32_t> places;  // where they stand in `indices`
   std::vector<int64_t> ends;    // per bag: where its entries end in `rows`
   std::vector<int64_t> counts;  // per bag: its entries anywhere, but padding
@@ -59,7 +61,8 @@ class BagReader {
   // Overwrites `entries` with those of bags [begin, end); `places` and `firsts`
   // only if asked for. Behind the last row stand Lookahead::kMost more, which
   // may be prefetched but are not entries. Remembers whether an index is
-  // outside the table; such entries are left out.
+  // outside the table; such entries are left out. `entries` may point to the
+  // reader's indices, and live no longer than they.
   void read(
       int64_t begin, int64_t end, bool with_places, BagEntries& entries) const;
 
@@ -105,6 +108,7 @@ class BagReader {
   int64_t rows_;
   BagPart part_;
   int64_t padding_;
+  bool in_range_;
   mutable std::atomic<bool> outside_{false};
 };
 

@@ -77,7 +77,7 @@ class BagRuns {
           body(BagRun<T>{
               b,
               next - b,
-              entries.rows.data(),
+              entries.rows,
               weighted ? entry_scales.data() : nullptr,
               entries.ends.data(),
               counts});

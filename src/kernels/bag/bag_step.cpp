@@ -43,18 +43,18 @@ struct StepBag {
   template <int N, bool Weighted>
   TESSERA_LANES_INLINE void step(
       int64_t column, const typename L::Vec (&moves)[N]) const {
-    constexpr int kBytes = N * L::kCount * sizeof(T);
-    T* table = run.data + column;
+    T* table = column_of(run.data, column);
     const int64_t* rows = run.in.rows;
     const int64_t stride = run.table.stride;
     const Lookahead ahead = run.table.ahead;
     for (int64_t e = begin; e < end; ++e) {
-      ask_ahead<kBytes>(table, rows, e, stride, ahead);
+      const RowsAhead<T> next(table, rows, e, stride, ahead);
       T* row = table + rows[e] * stride;
 #pragma GCC unroll 8
       for (int i = 0; i < N; ++i) {
         typename L::Vec v;
         load_lanes<Bytes>(row + i * L::kCount, v);
+        next.ask(i * L::kCount);
         if constexpr (Weighted) {
           v -= moves[i] * run.in.scales[e];
         } else {

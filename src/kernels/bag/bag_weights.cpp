@@ -35,7 +35,7 @@ struct DotRun {
         const auto* coming = reinterpret_cast<const char*>(
             table.data + rows[e + table.ahead.far] * table.stride);
         for (int64_t i = 0; i < bytes; i += 64) {
-          prefetch<kSecondCache, 64>(coming + i);
+          __builtin_prefetch(coming + i, 0, kSecondCache);
         }
         out[places[e]] = static_cast<T>(dot<Bytes>(
             grad + b * table.width, table.data + rows[e] * table.stride));
@@ -83,7 +83,7 @@ at::Tensor bag_weights_backward_cpu(
             [&](int64_t b, int64_t next, const BagEntries& entries) {
               run_on_lanes(DotRun<scalar_t>{
                   BagTable<scalar_t>(weight),
-                  entries.rows.data(),
+                  entries.rows,
                   entries.places.data(),
                   entries.ends.data(),
                   next - b,
