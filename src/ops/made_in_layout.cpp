@@ -1,13 +1,19 @@
 // new_zeros and new_empty inside derivative formulas and composite ops, which
 // then write into what they made: it is laid out as the tensor that it is made
 // from, where the sizes agree, so that the write need not gather what is
-// written. Elsewhere a new tensor of another shape is replicated.
+// written. Elsewhere a new tensor of another shape is replicated. And
+// new_empty_strided for the gradient of a tensor of which a part was written:
+// the part can be written in it, too.
+#include <ATen/TensorGeometry.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/new_empty.h>
 #include <ATen/ops/new_zeros.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/tensor.h>
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -63,6 +69,27 @@ std::optional<Placements> followed(
   return sharded ? std::optional(placements) : std::nullopt;
 }
 
+// A new tensor of these placements, on the mesh of `self`.
+template <at::Tensor (at::Tensor::*kMake)(at::IntArrayRef, at::TensorOptions)
+              const>
+at::Tensor make_placed(
+    const at::Tensor& self,
+    SizesRef sizes,
+    const Placements& placements,
+    const MadeAs& made) {
+  const Spec& spec = *distributed_meta(self).spec;
+  Shards shards;
+  const auto& given = current_shards(self);
+  for (size_t i = 0; i < given.size(); ++i) {
+    const Sizes local = local_shape(
+        sizes, spec.mesh, placements, spec.mesh.local_positions()[i]);
+    shards.push_back((given[i].*kMake)(local, made.options()));
+  }
+  return make_distributed(
+      Spec::make(spec.mesh, placements, sizes, made.dtype.value_or(spec.dtype)),
+      std::move(shards));
+}
+
 template <at::Tensor (at::Tensor::*kMake)(at::IntArrayRef, at::TensorOptions)
               const>
 at::Tensor make(
@@ -83,18 +110,7 @@ at::Tensor make(
                made.pin_memory)[0]
         .toTensor();
   }
-  const Spec& spec = *distributed_meta(self).spec;
-  Shards shards;
-  const auto& given = current_shards(self);
-  for (size_t i = 0; i < given.size(); ++i) {
-    const Sizes local = local_shape(
-        sizes, spec.mesh, *placements, spec.mesh.local_positions()[i]);
-    shards.push_back((given[i].*kMake)(local, made.options()));
-  }
-  return make_distributed(
-      Spec::make(
-          spec.mesh, *placements, sizes, made.dtype.value_or(spec.dtype)),
-      std::move(shards));
+  return make_placed<kMake>(self, sizes, *placements, made);
 }
 
 at::Tensor new_zeros(
@@ -121,11 +137,77 @@ at::Tensor new_empty(
       op, self, size, {dtype, layout, device, pin_memory});
 }
 
+// The view through which a tensor was written, whose gradient is at work; or
+// nullptr.
+const torch::autograd::CopySlices* written_view() {
+  return dynamic_cast<const torch::autograd::CopySlices*>(
+      torch::autograd::get_current_node().get());
+}
+
+// Whether the view has all of dimension `dim` of its base.
+bool has_whole(const torch::autograd::CopySlices& slices, int64_t dim) {
+  const auto& [base, view] = std::tie(slices.base, slices.view);
+  if (base.dim() == view.dim()) {
+    return base.size(dim) == view.size(dim) &&
+           base.stride(dim) == view.stride(dim);
+  }
+  // Dimensions were dropped or joined: those before the first are as they were.
+  return dim < common_dims(base.sizes(), view.sizes()) &&
+         dim < common_dims(base.strides(), view.strides());
+}
+
+// ATen copies the gradient into a tensor of its own and writes the view's part
+// there. Where the gradient is sharded on a dimension that the view has parts
+// of, that part would be a copy.
+at::Tensor new_empty_strided(
+    const at::Tensor& self,
+    c10::SymIntArrayRef size,
+    c10::SymIntArrayRef stride,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory) {
+  static const OpInfo& op = aten_op("new_empty_strided");
+  const Sizes sizes(C10_AS_INTARRAYREF_SLOW(size));
+  const auto* slices = written_view();
+  if (slices != nullptr && is_dtensor(self) && self.sizes() == sizes) {
+    Placements placements = distributed_meta(self).spec->placements;
+    bool whole = true;
+    for (auto& placement : placements) {
+      if (placement.is_shard() && !has_whole(*slices, placement.dim())) {
+        placement = Replicate();
+        whole = false;
+      }
+    }
+    if (!whole) {
+      std::replace_if(
+          placements.begin(),
+          placements.end(),
+          [](const Placement& placement) { return placement.is_partial(); },
+          Placement(Replicate()));
+      return make_placed<&at::Tensor::new_empty>(
+          self, sizes, placements, {dtype, layout, device, pin_memory});
+    }
+  }
+  const Sizes strides(C10_AS_INTARRAYREF_SLOW(stride));
+  return run_by_rule(
+             op,
+             self,
+             std::vector<int64_t>(sizes.begin(), sizes.end()),
+             std::vector<int64_t>(strides.begin(), strides.end()),
+             dtype,
+             layout,
+             device,
+             pin_memory)[0]
+      .toTensor();
+}
+
 }  // namespace
 
 void register_made_in_layout(OpRegistry& ops) {
   ops.composed("new_zeros", TORCH_FN(new_zeros));
   ops.composed("new_empty", TORCH_FN(new_empty));
+  ops.composed("new_empty_strided", TORCH_FN(new_empty_strided));
 }
 
 }  // namespace tessera::detail
