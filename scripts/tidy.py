@@ -46,7 +46,8 @@ def by_source(commands):
 
 
 def clang_command(entry):
-    """The compiler's arguments, less launcher, precompiled header, warnings."""
+    """The compiler's arguments, less launcher, precompiled header, warnings
+    and OpenMP, whose header is GCC's own."""
     words = shlex.split(entry["command"])
     compiler = next(
         i for i, w in enumerate(words) if w.endswith(("++", "clang", "gcc"))
@@ -58,7 +59,8 @@ def clang_command(entry):
             skip = False
         elif word == "-include" and "cmake_pch" in following:
             skip = True
-        elif word != "-fpch-preprocess" and not word.startswith("-W"):
+        elif (word not in ("-fpch-preprocess", "-fopenmp")
+              and not word.startswith("-W")):
             kept.append(word)
     return shlex.join(kept)
 

@@ -52,7 +52,8 @@ struct SaveOptions {
 };
 
 struct LoadOptions {
-  // Whether a module must have exactly the tensors that were saved for it.
+  // Whether a module must have exactly the tensors that were saved for it, and
+  // an optimizer must have been saved.
   bool strict = true;
   // Whether torch's default generators go on from where they were.
   bool generators = false;

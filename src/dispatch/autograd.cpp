@@ -116,7 +116,7 @@ int64_t averaged_over(const Spec& spec, int64_t mesh_dim) {
 
 class FromShards final : public BoundaryNode {
  public:
-  FromShards(SpecPtr spec, bool shared)
+  FromShards(const SpecPtr& spec, bool shared)
       : BoundaryNode(spec, grad_placements_of(spec->placements)),
         shared_(shared) {}
 
@@ -258,7 +258,8 @@ Placements grad_placements_of(PlacementsRef placements) {
   return result;
 }
 
-at::Tensor from_shards(SpecPtr spec, at::TensorList shards, bool shared) {
+at::Tensor from_shards(
+    const SpecPtr& spec, at::TensorList shards, bool shared) {
   auto tensor = make_distributed(spec, separate_shards(*spec, shards, shared));
   count_writes_of(shards, tensor);
   if (records(shards)) {

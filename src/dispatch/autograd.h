@@ -24,7 +24,7 @@ at::Tensor grad_in_layout(
 
 // A distributed tensor of these shards; each shard gets its part of the
 // gradient. `shared`: all shards are one tensor, which gets the gradient once.
-at::Tensor from_shards(SpecPtr spec, at::TensorList shards, bool shared);
+at::Tensor from_shards(const SpecPtr& spec, at::TensorList shards, bool shared);
 
 // The shards that live here.
 std::vector<at::Tensor> to_shards(

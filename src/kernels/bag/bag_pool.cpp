@@ -143,6 +143,8 @@ at::Tensor pool_bags_cpu(
       {reader.bags(), weight.size(1)}, weight.options().dtype(result));
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, weight.scalar_type(), "embedding_bag", [&] {
+        // For float and double both are the same.
+        // NOLINTNEXTLINE(bugprone-branch-clone)
         if (result == weight.scalar_type()) {
           pool_bags<scalar_t, scalar_t>(weight, reader, input, mode, out);
         } else {
