@@ -45,8 +45,8 @@ void merge(const MeshDim& at, Shards& values, Shards& argmax) {
     argmax[i] = argmax[i].masked_fill(lost, kNobody);
   }
   argmax = comm.all_reduce(at, argmax, ReduceOp::Min);
-  for (size_t i = 0; i < argmax.size(); ++i) {
-    argmax[i].masked_fill_(argmax[i].eq(kNobody), -1);
+  for (const auto& places : argmax) {
+    places.masked_fill_(places.eq(kNobody), -1);
   }
   values = best;
 }

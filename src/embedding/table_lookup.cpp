@@ -65,7 +65,8 @@ class LookupNode : public torch::autograd::Function<LookupNode> {
     return results;
   }
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+  static variable_list backward(
+      AutogradContext* ctx, const variable_list& grads) {
     auto& lookup =
         *static_cast<TableLookup*>(ctx->saved_data["lookup"].toCapsule().get());
     const LookupQuery& query = lookup.query();
