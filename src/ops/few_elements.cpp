@@ -22,7 +22,8 @@ Range held_range(const Spec& spec, int64_t dim, size_t shard) {
 }
 
 // The placements, with `instead` where `dim` is sharded.
-Placements unsharded(PlacementsRef placements, int64_t dim, Placement instead) {
+Placements unsharded(
+    PlacementsRef placements, int64_t dim, const Placement& instead) {
   Placements result(placements.begin(), placements.end());
   for (auto& placement : result) {
     if (placement.is_shard(dim)) {

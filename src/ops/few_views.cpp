@@ -1,4 +1,5 @@
 // select and slice of a few elements of a sharded dimension.
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/select_ops.h>
 #include <ATen/ops/slice_ops.h>
 
@@ -105,6 +106,8 @@ at::Tensor copied_view(
       view, std::move(shards), view_origin(self, /*copied=*/true));
 }
 
+// ATen's signatures.
+// NOLINTBEGIN(performance-unnecessary-value-param)
 at::Tensor select(const at::Tensor& self, int64_t dim, c10::SymInt index) {
   static const OpInfo& op = aten_op("select", "int");
   if (const auto few = few_selected(self, dim, index)) {
@@ -132,6 +135,7 @@ at::Tensor slice(
              std::move(step))[0]
       .toTensor();
 }
+// NOLINTEND(performance-unnecessary-value-param)
 
 // A view as autograd knows it, with a gradient of our own.
 template <class Op, class... Args>
