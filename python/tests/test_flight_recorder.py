@@ -93,6 +93,10 @@ def body_error(rank):
     rows = ts.distribute_tensor(torch.ones(8), mesh, [Shard(0)])
     for _ in range(9):
         pending.full_tensor()
+    # The error of a rank that is ahead would end this call of the others, too.
+    pathlib.Path(directory, f"ready{rank}x").touch()
+    for other in range(RANKS):
+        wait_for(pathlib.Path(directory, f"ready{other}x"))
     try:
         if rank == 2:
             rows.full_tensor()
