@@ -137,6 +137,7 @@ void add_copy_samples(Samples& samples);
 void add_index_samples(Samples& samples);
 void add_nn_samples(Samples& samples);
 void add_layer_samples(Samples& samples);
+void add_convolution_samples(Samples& samples);
 void add_linalg_samples(Samples& samples);
 void add_bin_samples(Samples& samples);
 void add_part_samples(Samples& samples);

@@ -1,4 +1,4 @@
-// Layers of networks: attention, convolutions, images; and batches of matrices.
+// Layers of networks: attention, images, pools, batch norms.
 #include "testing/samples.h"
 
 namespace tessera::testing {
@@ -42,126 +42,6 @@ void add_attention(Samples& samples) {
       {"tessera::causal_attention_backward",
        {q, q, k, k, q, t({4, 6, 5}).positive()},
        "",
-       true});
-}
-
-void add_convolutions(Samples& samples) {
-  const char* op = "aten::convolution";
-  const auto one = dims({1});
-  const auto zero = dims({0});
-  samples.push_back(
-      {op,
-       {t({5, 4, 6}), t({3, 4, 3}), t({3}), one, one, one, false, zero, 1},
-       "1-d"});
-  samples.push_back(
-      {op,
-       {t({4, 4, 5, 5}),
-        t({6, 4, 3, 3}),
-        t({6}),
-        dims({2, 1}),
-        dims({1, 0}),
-        dims({1, 2}),
-        false,
-        dims({0, 0}),
-        1},
-       "2-d"});
-  samples.push_back(
-      {op,
-       {t({4, 4, 3, 3}),
-        t({4, 6, 2, 2}),
-        t({6}),
-        dims({2, 2}),
-        dims({0, 0}),
-        dims({1, 1}),
-        true,
-        dims({1, 1}),
-        1},
-       "transposed"});
-  samples.push_back(
-      {op,
-       {t({3, 4, 5}), t({8, 1, 3}), t({8}), one, zero, one, false, zero, 4},
-       "depthwise"});
-  samples.push_back(
-      {op,
-       {t({3, 4, 5}), t({6, 2, 3}), t({6}), one, zero, one, false, zero, 2},
-       "groups"});
-  samples.push_back(
-      {op,
-       {t({3, 8, 5}), t({12, 2, 3}), t({12}), one, one, one, false, zero, 4},
-       "four groups"});
-  // Two ranks have as many channels, but no whole groups.
-  samples.push_back(
-      {op,
-       {t({3, 6, 5}), t({6, 2, 3}), t({6}), one, zero, one, false, zero, 3},
-       "three groups"});
-  samples.push_back(
-      {op,
-       {t({3, 8, 3, 3}),
-        t({8, 3, 2, 2}),
-        t({12}),
-        dims({2, 2}),
-        dims({0, 1}),
-        dims({1, 1}),
-        true,
-        dims({1, 0}),
-        4},
-       "transposed, groups"});
-  samples.push_back(
-      {op,
-       {t({2, 4, 3, 3, 3}),
-        t({8, 1, 2, 2, 2}),
-        none(),
-        dims({1, 1, 1}),
-        dims({0, 0, 0}),
-        dims({1, 1, 1}),
-        false,
-        dims({0, 0, 0}),
-        4},
-       "3-d, groups, no bias"});
-  samples.push_back(
-      {"aten::convolution_backward",
-       {t({5, 3, 6}),
-        t({5, 4, 6}),
-        t({3, 4, 3}),
-        dims({3}),
-        one,
-        one,
-        one,
-        false,
-        zero,
-        1,
-        c10::IValue(c10::List<bool>({true, true, true}))},
-       "",
-       true});
-  samples.push_back(
-      {"aten::convolution_backward",
-       {t({3, 12, 5}),
-        t({3, 8, 5}),
-        t({12, 2, 3}),
-        dims({12}),
-        one,
-        one,
-        one,
-        false,
-        zero,
-        4,
-        c10::IValue(c10::List<bool>({true, true, true}))},
-       "groups",
-       true});
-  samples.push_back(
-      {"aten::convolution_backward",
-       {t({3, 12, 7}),
-        t({3, 8, 5}),
-        t({8, 3, 3}),
-        dims({12}),
-        one,
-        zero,
-        one,
-        true,
-        zero,
-        4,
-        c10::IValue(c10::List<bool>({true, true, true}))},
-       "transposed, groups",
        true});
 }
 
@@ -506,7 +386,7 @@ void add_batch_norms(Samples& samples) {
 
 void add_layer_samples(Samples& samples) {
   add_attention(samples);
-  add_convolutions(samples);
+  add_convolution_samples(samples);
   add_images(samples);
   add_padding_gradients(samples);
   add_pools(samples);

@@ -5,6 +5,7 @@
 #include <ATen/core/stack.h>
 
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "dispatch/kernel.h"
@@ -22,6 +23,14 @@ torch::jit::Stack run_by_rule(const OpInfo& op, Args&&... args) {
   torch::jit::push(stack, std::forward<Args>(args)...);
   run_op(op, &stack);
   return stack;
+}
+
+// The results as the tuple of tensors that the op's kernels return.
+template <typename Tuple>
+Tuple tensors_of(const torch::jit::Stack& results) {
+  return [&]<size_t... I>(std::index_sequence<I...>) {
+    return Tuple{results[I].toTensor()...};
+  }(std::make_index_sequence<std::tuple_size_v<Tuple>>());
 }
 
 // Whether an optional argument is there: what is left out may be undefined.

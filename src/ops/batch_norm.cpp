@@ -104,7 +104,7 @@ BatchNormResults normalized(
       /*training=*/false,
       rates.momentum,
       rates.eps);
-  return {results[0].toTensor(), results[1].toTensor(), results[2].toTensor()};
+  return tensors_of<BatchNormResults>(results);
 }
 
 BatchNormResults batch_norm(

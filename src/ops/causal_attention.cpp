@@ -216,7 +216,7 @@ Attended attend_on_cpu(
       aten_op("_scaled_dot_product_flash_attention_for_cpu");
   const auto results =
       run_by_rule(op, query, key, value, dropout, causal, mask, scale);
-  return {results[0].toTensor(), results[1].toTensor()};
+  return tensors_of<CausalAttention::Result>(results);
 }
 
 CausalAttentionBackward::Result attend_on_cpu_backward(
@@ -248,7 +248,7 @@ CausalAttentionBackward::Result attend_on_cpu_backward(
       causal,
       mask,
       scale);
-  return {results[0].toTensor(), results[1].toTensor(), results[2].toTensor()};
+  return tensors_of<CausalAttentionBackward::Result>(results);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // they make plain tensors of their own, write into them, or read an argument's
 // memory.
 #include "ops/all_ops.h"
+#include "ops/kept_shards.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -266,12 +267,9 @@ bool whole_where_padded(torch::jit::Stack& stack) {
   const auto& self = args[0].toTensor();
   const auto padded =
       self.dim() - static_cast<int64_t>(args[1].toIntVector().size()) / 2;
-  Placements placements = distributed_meta(self).spec->placements;
-  for (auto& placement : placements) {
-    if (!placement.is_shard() || placement.dim() >= padded) {
-      placement = Replicate();
-    }
-  }
+  const auto placements = kept_shards(
+      distributed_meta(self).spec->placements,
+      [&](int64_t dim) { return dim < padded; });
   args[0] = redistribute(self, placements, "aten::_pad_circular");
   return false;
 }

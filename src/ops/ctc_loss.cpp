@@ -181,7 +181,7 @@ CtcLoss::Result ctc_loss(
       target_lengths,
       blank,
       zero_infinity);
-  return {results[0].toTensor(), results[1].toTensor()};
+  return tensors_of<CtcLoss::Result>(results);
 }
 
 at::Tensor ctc_loss_backward(

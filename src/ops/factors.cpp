@@ -15,6 +15,7 @@
 #include "dispatch/tensor.h"
 #include "ops/all_ops.h"
 #include "ops/by_formula.h"
+#include "ops/kept_shards.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {
@@ -22,14 +23,10 @@ namespace {
 
 // Matrices whole, batches sharded as they are where every rank has some.
 Placements whole_matrices(const Spec& spec) {
-  Placements placements = spec.placements;
   const int64_t batch = spec.dim() - 2;
+  const auto placements =
+      kept_shards(spec.placements, [&](int64_t dim) { return dim < batch; });
   bool some_rank_has_none = false;
-  for (auto& placement : placements) {
-    if (!placement.is_shard() || placement.dim() >= batch) {
-      placement = Replicate();
-    }
-  }
   for (int64_t d = 0; d < batch; ++d) {
     some_rank_has_none |=
         evenness(spec.sizes[d], d, spec.mesh, placements) == Evenness::Any;
@@ -53,34 +50,25 @@ at::Tensor in_own_order(const at::Tensor& matrices) {
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linalg_det(
     const at::Tensor& self) {
   static const OpInfo& op = aten_op("_linalg_det");
-  const auto results = run_by_rule(op, in_own_order(self));
-  return {results[0].toTensor(), results[1].toTensor(), results[2].toTensor()};
+  return tensors_of<std::tuple<at::Tensor, at::Tensor, at::Tensor>>(
+      run_by_rule(op, in_own_order(self)));
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> linalg_slogdet(
-    const at::Tensor& self) {
+using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+FourTensors linalg_slogdet(const at::Tensor& self) {
   static const OpInfo& op = aten_op("_linalg_slogdet");
-  const auto results = run_by_rule(op, in_own_order(self));
-  return {
-      results[0].toTensor(),
-      results[1].toTensor(),
-      results[2].toTensor(),
-      results[3].toTensor()};
+  return tensors_of<FourTensors>(run_by_rule(op, in_own_order(self)));
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> linalg_solve_ex(
+FourTensors linalg_solve_ex(
     const at::Tensor& self,
     const at::Tensor& right,
     bool left,
     bool check_errors) {
   static const OpInfo& op = aten_op("_linalg_solve_ex");
-  const auto results =
-      run_by_rule(op, in_own_order(self), right, left, check_errors);
-  return {
-      results[0].toTensor(),
-      results[1].toTensor(),
-      results[2].toTensor(),
-      results[3].toTensor()};
+  return tensors_of<FourTensors>(
+      run_by_rule(op, in_own_order(self), right, left, check_errors));
 }
 
 // Products of reflections: their formulas write parts of matrices in place.

@@ -135,11 +135,7 @@ LeastSquares::Result linalg_lstsq(
       b,
       rcond,
       driver.has_value() ? std::optional(std::string(*driver)) : std::nullopt);
-  return {
-      results[0].toTensor(),
-      results[1].toTensor(),
-      results[2].toTensor(),
-      results[3].toTensor()};
+  return tensors_of<LeastSquares::Result>(results);
 }
 
 }  // namespace

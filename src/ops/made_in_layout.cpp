@@ -22,6 +22,7 @@
 #include "dispatch/run_by_rule.h"
 #include "dispatch/tensor.h"
 #include "ops/all_ops.h"
+#include "ops/kept_shards.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {
@@ -57,16 +58,15 @@ std::optional<Placements> followed(
       made.pin_memory.value_or(false)) {
     return std::nullopt;
   }
-  Placements placements = distributed_meta(self).spec->placements;
   const int64_t batch = common_dims(self.sizes(), sizes);
-  bool sharded = false;
-  for (auto& placement : placements) {
-    if (!placement.is_shard() || placement.dim() >= batch) {
-      placement = Replicate();
-    }
-    sharded |= placement.is_shard();
-  }
-  return sharded ? std::optional(placements) : std::nullopt;
+  const auto kept = kept_shards(
+      distributed_meta(self).spec->placements,
+      [&](int64_t dim) { return dim < batch; });
+  const bool sharded =
+      std::any_of(kept.begin(), kept.end(), [](const Placement& p) {
+        return p.is_shard();
+      });
+  return sharded ? std::optional(kept) : std::nullopt;
 }
 
 // A new tensor of these placements, on the mesh of `self`.
@@ -90,52 +90,36 @@ at::Tensor make_placed(
       std::move(shards));
 }
 
-template <at::Tensor (at::Tensor::*kMake)(at::IntArrayRef, at::TensorOptions)
-              const>
+// new_zeros and new_empty.
+template <
+    at::Tensor (at::Tensor::*kMake)(at::IntArrayRef, at::TensorOptions) const,
+    const char* kName>
 at::Tensor make(
-    const OpInfo& op,
     const at::Tensor& self,
     c10::SymIntArrayRef size,
-    const MadeAs& made) {
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory) {
+  static const OpInfo& op = aten_op(kName);
   const Sizes sizes(C10_AS_INTARRAYREF_SLOW(size));
-  const auto placements = followed(self, sizes, made);
-  if (!placements.has_value()) {
-    return run_by_rule(
-               op,
-               self,
-               std::vector<int64_t>(sizes.begin(), sizes.end()),
-               made.dtype,
-               made.layout,
-               made.device,
-               made.pin_memory)[0]
-        .toTensor();
+  const MadeAs made{dtype, layout, device, pin_memory};
+  if (const auto placements = followed(self, sizes, made)) {
+    return make_placed<kMake>(self, sizes, *placements, made);
   }
-  return make_placed<kMake>(self, sizes, *placements, made);
+  return run_by_rule(
+             op,
+             self,
+             std::vector<int64_t>(sizes.begin(), sizes.end()),
+             dtype,
+             layout,
+             device,
+             pin_memory)[0]
+      .toTensor();
 }
 
-at::Tensor new_zeros(
-    const at::Tensor& self,
-    c10::SymIntArrayRef size,
-    std::optional<at::ScalarType> dtype,
-    std::optional<at::Layout> layout,
-    std::optional<at::Device> device,
-    std::optional<bool> pin_memory) {
-  static const OpInfo& op = aten_op("new_zeros");
-  return make<&at::Tensor::new_zeros>(
-      op, self, size, {dtype, layout, device, pin_memory});
-}
-
-at::Tensor new_empty(
-    const at::Tensor& self,
-    c10::SymIntArrayRef size,
-    std::optional<at::ScalarType> dtype,
-    std::optional<at::Layout> layout,
-    std::optional<at::Device> device,
-    std::optional<bool> pin_memory) {
-  static const OpInfo& op = aten_op("new_empty");
-  return make<&at::Tensor::new_empty>(
-      op, self, size, {dtype, layout, device, pin_memory});
-}
+constexpr char kNewZeros[] = "new_zeros";
+constexpr char kNewEmpty[] = "new_empty";
 
 // The view through which a tensor was written, whose gradient is at work; or
 // nullptr.
@@ -171,22 +155,18 @@ at::Tensor new_empty_strided(
   const Sizes sizes(C10_AS_INTARRAYREF_SLOW(size));
   const auto* slices = written_view();
   if (slices != nullptr && is_dtensor(self) && self.sizes() == sizes) {
-    Placements placements = distributed_meta(self).spec->placements;
-    bool whole = true;
-    for (auto& placement : placements) {
-      if (placement.is_shard() && !has_whole(*slices, placement.dim())) {
-        placement = Replicate();
-        whole = false;
-      }
-    }
-    if (!whole) {
-      std::replace_if(
-          placements.begin(),
-          placements.end(),
-          [](const Placement& placement) { return placement.is_partial(); },
-          Placement(Replicate()));
+    const auto& given = distributed_meta(self).spec->placements;
+    const auto stays = [&](int64_t dim) { return has_whole(*slices, dim); };
+    const bool takes_parts =
+        std::any_of(given.begin(), given.end(), [&](const Placement& p) {
+          return p.is_shard() && !stays(p.dim());
+        });
+    if (takes_parts) {
       return make_placed<&at::Tensor::new_empty>(
-          self, sizes, placements, {dtype, layout, device, pin_memory});
+          self,
+          sizes,
+          kept_shards(given, stays),
+          {dtype, layout, device, pin_memory});
     }
   }
   const Sizes strides(C10_AS_INTARRAYREF_SLOW(stride));
@@ -205,8 +185,8 @@ at::Tensor new_empty_strided(
 }  // namespace
 
 void register_made_in_layout(OpRegistry& ops) {
-  ops.composed("new_zeros", TORCH_FN(new_zeros));
-  ops.composed("new_empty", TORCH_FN(new_empty));
+  ops.composed(kNewZeros, TORCH_FN((make<&at::Tensor::new_zeros, kNewZeros>)));
+  ops.composed(kNewEmpty, TORCH_FN((make<&at::Tensor::new_empty, kNewEmpty>)));
   ops.composed("new_empty_strided", TORCH_FN(new_empty_strided));
 }
 

@@ -36,6 +36,23 @@ void grow(std::vector<T>& v, int64_t size) {
   }
 }
 
+// Room for n rows and those to look ahead to, which `rows` points to. One more
+// than n, since each entry is written before it is known to stay.
+int64_t* room_for(int64_t n, BagEntries& entries) {
+  grow(entries.row_room, n + 1 + Lookahead::kMost);
+  entries.rows = entries.row_room.data();
+  return entries.row_room.data();
+}
+
+// Those to look ahead to, where there are no others.
+void repeat_last(BagEntries& entries) {
+  const int64_t held = entries.held;
+  std::fill_n(
+      entries.row_room.begin() + held,
+      Lookahead::kMost,
+      held > 0 ? entries.row_room[held - 1] : 0);
+}
+
 }  // namespace
 
 void check_bag_lists(const BagIndices& input) {
@@ -158,11 +175,6 @@ void BagReader::read_all(
       outside |= outside_bit(indices[i], last);
     }
   }
-  if (std::is_same_v<Index, int64_t> && seen == n + Lookahead::kMost) {
-    entries.rows = reinterpret_cast<const int64_t*>(indices);
-  } else {
-    std::copy_n(indices, n, entries.row_room.begin());
-  }
   for (int64_t b = begin; b < end; ++b) {
     entries.ends[b - begin] = bounds_[b + 1] - first;
     entries.counts[b - begin] = bounds_[b + 1] - bounds_[b];
@@ -174,6 +186,14 @@ void BagReader::read_all(
     entries.held = 0;
     std::fill_n(entries.ends.begin(), end - begin, 0);
   }
+  if constexpr (std::is_same_v<Index, int64_t>) {
+    if (seen == n + Lookahead::kMost) {
+      entries.rows = indices;
+      return;
+    }
+  }
+  std::copy_n(indices, n, room_for(n, entries));
+  repeat_last(entries);
 }
 
 template <typename Index, bool Places>
@@ -184,7 +204,7 @@ void BagReader::read_some(
   const auto total = static_cast<uint64_t>(part_.total);
   const int64_t shift = part_.first;
   const int64_t padding = padding_;
-  int64_t* out_rows = entries.row_room.data();
+  int64_t* out_rows = room_for(bounds_[end] - bounds_[begin], entries);
   int32_t* out_places = entries.places.data();
   int64_t held = 0;
   bool outside = false;
@@ -214,6 +234,7 @@ void BagReader::read_some(
     }
   }
   entries.held = held;
+  repeat_last(entries);
   if (outside) {
     outside_ = true;
   }
@@ -234,9 +255,6 @@ void BagReader::read_as(
 void BagReader::read(
     int64_t begin, int64_t end, bool with_places, BagEntries& entries) const {
   const int64_t n = bounds_[end] - bounds_[begin];
-  // One more than n, since each entry is written before it is known to stay.
-  grow(entries.row_room, n + 1 + Lookahead::kMost);
-  entries.rows = entries.row_room.data();
   grow(entries.places, with_places ? n + 1 : 0);
   grow(entries.ends, end - begin);
   grow(entries.counts, end - begin);
@@ -246,11 +264,6 @@ void BagReader::read(
   } else {
     read_as<int64_t>(begin, end, with_places, entries);
   }
-  const int64_t held = entries.held;
-  std::fill_n(
-      entries.row_room.begin() + held,
-      Lookahead::kMost,
-      held > 0 ? entries.rows[held - 1] : 0);
 }
 
 void BagReader::check_range() const {

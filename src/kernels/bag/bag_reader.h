@@ -34,14 +34,13 @@ void check_bag_lists(const BagIndices& input);
 // The entries of a run of bags that this part holds, bag after bag. Room for
 // one run after the other: what lies behind is of earlier ones.
 struct BagEntries {
-  int64_t held = 0;  // how many there are
-  const int64_t* rows =
-      nullptr;  // rows of the part: of row_room or the indices
-  std::vector<int64_t> row_room;
-  std::vector<int32_t> places;  // where they stand in `indices`
-  std::vector<int64_t> ends;    // per bag: where its entries end in `rows`
-  std::vector<int64_t> counts;  // per bag: its entries anywhere, but padding
-  std::vector<int32_t> firsts;  // per bag: place of the first such, if any
+  int64_t held = 0;               // how many there are
+  const int64_t* rows = nullptr;  // rows of the part
+  std::vector<int64_t> row_room;  // what `rows` points to, or to the indices
+  std::vector<int32_t> places;    // where they stand in `indices`
+  std::vector<int64_t> ends;      // per bag: where its entries end in `rows`
+  std::vector<int64_t> counts;    // per bag: its entries anywhere, but padding
+  std::vector<int32_t> firsts;    // per bag: place of the first such, if any
 };
 
 // Reads bags for one part. Threads may share it.
