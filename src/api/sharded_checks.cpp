@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "api/sharded_ranks.h"
+
 namespace tessera::detail {
 
 namespace {
@@ -114,23 +116,14 @@ void check_sharded_table(
       "is placed as ",
       weight);
   const auto& spec = *weight.sharding_spec();
-  const auto shards = weight.local_shards();
-  size_t most = 0;
-  for (const auto& placement : spec.placements) {
-    most = std::max<size_t>(
-        most,
-        std::count_if(
-            spec.placements.begin(), spec.placements.end(), [&](const auto& p) {
-              return p.rank == placement.rank;
-            }));
-  }
+  const bool several = names_a_rank_twice(spec);
   TORCH_CHECK_VALUE(
-      most == 1 && !shards.empty(),
+      !several && !weight.dtensor().mesh().local_positions().empty(),
       "[",
       caller,
       "] Only one local shard supported! ",
       spec.str(),
-      most == 1 ? " gives this rank none" : " gives a rank several");
+      several ? " gives a rank several" : " gives this rank none");
   TORCH_CHECK(
       spec.dim == 0 || spec.dim == 1,
       "[",

@@ -51,11 +51,8 @@ std::vector<at::Tensor> look_up(
   std::vector<LookupInput> by_rank;
   LocalError error = detail::local_error_of([&] { query = make_query(); });
   for (size_t i = 0; i < count; ++i) {
-    auto input = detail::no_input(table.device());
-    if (error.text.empty()) {
-      error = detail::local_error_of([&] { input = make_input(i); });
-    }
-    by_rank.push_back(std::move(input));
+    by_rank.push_back(detail::input_unless(
+        error, table.device(), [&] { return make_input(i); }));
   }
   std::vector<LookupInput> by_position;
   by_position.reserve(places.size());

@@ -2,6 +2,7 @@
 // lookup's form. What torch.distributed._shard has texts for is checked here,
 // the rest by the bags' kernels.
 #include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include "api/sharded_checks.h"
@@ -123,10 +124,12 @@ LookupInput checked_bags(
     bags.offsets = input.offsets->to(bags.indices.device());
   } else {
     // 2-d input: a bag a row.
-    bags.offsets =
-        at::arange(
-            input.input.size(0) + 1, bags.indices.options().dtype(at::kLong))
-            .mul_(input.input.size(1));
+    const auto longs = bags.indices.options().dtype(at::kLong);
+    const int64_t count = input.input.size(0);
+    const int64_t entries = input.input.size(1);
+    bags.offsets = entries == 0
+                       ? at::zeros({count + 1}, longs)
+                       : at::arange(0, count * entries + 1, entries, longs);
     bags.include_last_offset = true;
   }
   if (input.per_sample_weights.has_value()) {
@@ -134,7 +137,7 @@ LookupInput checked_bags(
   }
   bags.in_range = bags.indices.is_cpu();  // by check_input
   bags.offsets = checked_bag_bounds(
-      weight.local_shards()[0].tensor,
+      current_shards(weight.dtensor())[0],
       weight.size(0),
       bags,
       bag_mode_of(options.mode));

@@ -10,6 +10,15 @@
 
 namespace tessera::detail {
 
+bool names_a_rank_twice(const ChunkShardingSpec& spec) {
+  c10::SmallVector<int64_t, 64> ranks;
+  for (const auto& placement : spec.placements) {
+    ranks.push_back(placement.rank);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end();
+}
+
 std::vector<int64_t> positions_by_rank(const DeviceMesh& mesh) {
   const auto local = mesh.local_positions();
   std::vector<int64_t> positions(local.begin(), local.end());

@@ -8,8 +8,12 @@
 
 #include "tessera/dtensor.h"
 #include "tessera/mesh.h"
+#include "tessera/sharded.h"
 
 namespace tessera::detail {
+
+// Whether the spec gives a rank several chunks.
+bool names_a_rank_twice(const ChunkShardingSpec& spec);
 
 // The mesh's local positions, in ascending order of rank.
 std::vector<int64_t> positions_by_rank(const DeviceMesh& mesh);

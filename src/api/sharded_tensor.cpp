@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <ostream>
-#include <set>
 
 #include "api/sharded_ranks.h"
 #include "dispatch/plain_value.h"
@@ -23,16 +22,6 @@ struct ShardedTensor::State {
 };
 
 namespace {
-
-bool names_a_rank_twice(const ChunkShardingSpec& spec) {
-  std::set<int64_t> ranks;
-  for (const auto& placement : spec.placements) {
-    if (!ranks.insert(placement.rank).second) {
-      return true;
-    }
-  }
-  return false;
-}
 
 // The ranks in the order of the chunks; each once.
 std::vector<int64_t> ranks_of(const ChunkShardingSpec& spec) {
@@ -124,7 +113,7 @@ ShardedTensor ShardedTensor::from_full(
   const int64_t dim = checked_dim(spec, full.dim());
   const auto ranks = ranks_of(spec);
   const auto mesh = mesh_of(spec, ranks);
-  const bool several = names_a_rank_twice(spec);
+  const bool several = detail::names_a_rank_twice(spec);
   const bool in_order = std::is_sorted(ranks.begin(), ranks.end());
   auto state = std::make_shared<State>();
   state->spec = spec;
@@ -152,7 +141,7 @@ ShardedTensor ShardedTensor::from_full(
 ShardedTensor ShardedTensor::from_local_shards(
     at::TensorList shards, SizesRef size, const ChunkShardingSpec& spec) {
   TORCH_CHECK_VALUE(
-      !names_a_rank_twice(spec),
+      !detail::names_a_rank_twice(spec),
       "[ShardedTensor::from_local_shards] a rank may hold one chunk, but ",
       spec.str(),
       " names a rank twice");

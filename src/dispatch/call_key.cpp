@@ -29,23 +29,28 @@ enum Tag : uint64_t {
 
 }  // namespace
 
-CallKey::CallKey(
-    const OpInfo& op, c10::ArrayRef<c10::IValue> args, bool ignores_numbers) {
+CallKey::CallKey(const OpInfo& op, const Rule& rule)
+    : ignores_numbers_(rule.ignores_numbers) {
   const auto dtype =
       static_cast<uint64_t>(c10::get_default_dtype_as_scalartype());
-  add(dtype << 56 | reinterpret_cast<uint64_t>(&op));
+  add_word(dtype << 56 | reinterpret_cast<uint64_t>(&op));
+}
+
+CallKey::CallKey(
+    const OpInfo& op, const Rule& rule, c10::ArrayRef<c10::IValue> args)
+    : CallKey(op, rule) {
   for (size_t i = 0; i < args.size(); ++i) {
     const c10::IValue& value = args[i];
     switch (op.args[i]) {
       case ArgKind::Tensor:
         if (value.isTensor()) {
-          add_tensor(value.toTensor());
+          add(value.toTensor());
         } else {
-          add(kNone);
+          add_word(kNone);
         }
         break;
       case ArgKind::Number:
-        add_number(value, !ignores_numbers);
+        add_number(value);
         break;
       case ArgKind::Unread:
         break;
@@ -57,15 +62,16 @@ CallKey::CallKey(
   }
 }
 
-void CallKey::add_tensor(const at::Tensor& tensor) {
+void CallKey::add(const at::Tensor& tensor) {
   if (!tensor.defined()) {
-    add(kNone);
+    add_word(kNone);
   } else if (is_dtensor(tensor)) {
     if (distributed_meta(tensor).is_copied_view()) {
       check_current(tensor);
     }
     has_new_leaf_ |= is_new_leaf(tensor);
-    add((tensor.is_meta() ? kMetaTensor : kTensor) |
+    add_word(
+        (tensor.is_meta() ? kMetaTensor : kTensor) |
         reinterpret_cast<uint64_t>(distributed_meta(tensor).spec.get()));
   } else {
     add_plain_tensor(tensor);
@@ -75,28 +81,31 @@ void CallKey::add_tensor(const at::Tensor& tensor) {
 void CallKey::add_plain_tensor(const at::Tensor& tensor) {
   has_plain_ |= tensor.dim() != 0;
   const bool number = tensor.unsafeGetTensorImpl()->is_wrapped_number();
-  add(kPlainTensor | static_cast<uint64_t>(tensor.scalar_type()) |
+  add_word(
+      kPlainTensor | static_cast<uint64_t>(tensor.scalar_type()) |
       static_cast<uint64_t>(number) << 8 |
       static_cast<uint64_t>(tensor.dim()) << 16);
   for (const int64_t size : tensor.sizes()) {
-    add(size);
+    add_word(size);
   }
   for (const int64_t stride : tensor.strides()) {
-    add(stride);
+    add_word(stride);
   }
 }
 
-void CallKey::add_number(const c10::IValue& value, bool by_value) {
-  if (by_value || value.isNone()) {
+void CallKey::add(const at::Scalar& number) { add_number(number); }
+
+void CallKey::add_number(const c10::IValue& value) {
+  if (!ignores_numbers_ || value.isNone()) {
     add_value(value);
   } else if (value.isDouble()) {
-    add(kDouble);
+    add_word(kDouble);
   } else if (value.isInt()) {
-    add(kInt);
+    add_word(kInt);
   } else if (value.isBool()) {
-    add(kBool);
+    add_word(kBool);
   } else if (value.isComplexDouble()) {
-    add(kComplex);
+    add_word(kComplex);
   } else {
     cacheable_ = false;
   }
@@ -104,36 +113,37 @@ void CallKey::add_number(const c10::IValue& value, bool by_value) {
 
 void CallKey::add_value(const c10::IValue& value) {
   if (value.isNone()) {
-    add(kNone);
+    add_word(kNone);
   } else if (value.isInt()) {
-    add(kInt);
-    add(value.toInt());
+    add_word(kInt);
+    add_word(value.toInt());
   } else if (value.isBool()) {
-    add(kBool | static_cast<uint64_t>(value.toBool()));
+    add_word(kBool | static_cast<uint64_t>(value.toBool()));
   } else if (value.isDouble()) {
-    add(kDouble);
-    add(std::bit_cast<uint64_t>(value.toDouble()));
+    add_word(kDouble);
+    add_word(std::bit_cast<uint64_t>(value.toDouble()));
   } else if (value.isList()) {
     add_list(value);
   } else if (value.isDevice()) {
     const auto device = value.toDevice();
-    add(kDevice | static_cast<uint64_t>(device.type()) << 16 |
+    add_word(
+        kDevice | static_cast<uint64_t>(device.type()) << 16 |
         static_cast<uint8_t>(device.index()));
   } else if (value.isString()) {
     const auto& text = value.toStringRef();
-    add(kString | text.size());
+    add_word(kString | text.size());
     for (size_t i = 0; i < text.size(); i += 8) {
       uint64_t word = 0;
       std::memcpy(&word, &text[i], std::min<size_t>(8, text.size() - i));
-      add(word);
+      add_word(word);
     }
   } else if (value.isTensor()) {
-    add_tensor(value.toTensor());
+    add(value.toTensor());
   } else if (value.isComplexDouble()) {
     const auto number = value.toComplexDouble();
-    add(kComplex);
-    add(std::bit_cast<uint64_t>(number.real()));
-    add(std::bit_cast<uint64_t>(number.imag()));
+    add_word(kComplex);
+    add_word(std::bit_cast<uint64_t>(number.real()));
+    add_word(std::bit_cast<uint64_t>(number.imag()));
   } else {
     cacheable_ = false;
   }
@@ -141,7 +151,7 @@ void CallKey::add_value(const c10::IValue& value) {
 
 void CallKey::add_list(const c10::IValue& value) {
   const auto list = value.toListRef();
-  add(kList | list.size());
+  add_word(kList | list.size());
   for (const auto& element : list) {
     add_value(element);
   }

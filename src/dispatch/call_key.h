@@ -9,6 +9,7 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/Scalar.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
@@ -20,10 +21,15 @@ namespace tessera::detail {
 
 class CallKey {
  public:
-  // Reads the arguments of one call. Numbers enter only by kind where
-  // `ignores_numbers`, by value otherwise.
-  CallKey(
-      const OpInfo& op, c10::ArrayRef<c10::IValue> args, bool ignores_numbers);
+  // Reads the arguments of one call. Numbers enter only by kind where the rule
+  // ignores them, by value otherwise.
+  CallKey(const OpInfo& op, const Rule& rule, c10::ArrayRef<c10::IValue> args);
+
+  // The same key, of an op that takes only tensors and numbers: begun, and
+  // given the arguments in their order.
+  CallKey(const OpInfo& op, const Rule& rule);
+  void add(const at::Tensor& tensor);
+  void add(const at::Scalar& number);
 
   c10::ArrayRef<uint64_t> words() const { return words_; }
   uint64_t hash() const { return hash_; }
@@ -36,19 +42,19 @@ class CallKey {
   bool has_new_leaf() const { return has_new_leaf_; }
 
  private:
-  void add(uint64_t word) {
+  void add_word(uint64_t word) {
     words_.push_back(word);
     hash_ = (hash_ ^ word) * 0x9E3779B97F4A7C15ull;
     hash_ ^= hash_ >> 29;
   }
-  void add_tensor(const at::Tensor& tensor);
   void add_plain_tensor(const at::Tensor& tensor);
-  void add_number(const c10::IValue& value, bool by_value);
+  void add_number(const c10::IValue& value);
   void add_value(const c10::IValue& value);
   void add_list(const c10::IValue& value);
 
   c10::SmallVector<uint64_t, 24> words_;
   uint64_t hash_ = 0;
+  bool ignores_numbers_;
   bool cacheable_ = true;
   bool has_plain_ = false;
   bool has_new_leaf_ = false;

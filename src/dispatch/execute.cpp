@@ -55,17 +55,6 @@ void run_locally(const OpInfo& op, const OpPlan& plan, const Calls& calls) {
   }
 }
 
-// Results lie in memory as their spec says, or a view of it would be none of
-// the shards. Kernels give them so, but for some of which only the sizes are
-// known beforehand.
-void keep_planned_strides(
-    at::Tensor& shard, const OpPlan& plan, size_t output) {
-  const bool strided = shard.layout() == at::kStrided;
-  if (strided && !(plan.contiguous[output] && shard.is_contiguous())) {
-    shard = with_strides_of(*plan.outputs[output], std::move(shard));
-  }
-}
-
 // The common case: one shard lives here, it has the placement that the op
 // wants, the op returns no list. The arguments are exchanged for their shards
 // where they stand.
@@ -116,7 +105,7 @@ void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
             spec = spec->with(shard.scalar_type());
           }
           if (op.returns[r].kind == ReturnInfo::Kind::Fresh) {
-            keep_planned_strides(shard, plan, output);
+            keep_planned_strides(shard, *spec, plan.contiguous[output]);
           }
           value = make_distributed(spec, std::move(shard), origin);
         }
@@ -125,6 +114,7 @@ void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
     }
   }
   plan.dtypes_unknown = false;
+  plan.direct = !plan.agrees && plan.local_arguments.empty();
 }
 
 // The shards of each of the call's tensors, redistributed where the plan says.
@@ -233,7 +223,7 @@ class Results {
     }
     if (!op_.is_view) {
       for (auto& shard : shards) {
-        keep_planned_strides(shard, plan, index);
+        keep_planned_strides(shard, *spec, plan.contiguous[index]);
       }
     }
     return make_distributed(spec, std::move(shards), origin);

@@ -13,6 +13,17 @@ namespace tessera::detail {
 // as the plan says. The plan learns the dtypes that it does not know.
 void execute(const OpInfo& op, OpPlan& plan, torch::jit::Stack& stack);
 
+// Results lie in memory as their spec says, or a view of it would be none of
+// the shards. Kernels give them so, but for some of which only the sizes are
+// known beforehand. `contiguous`: the spec's strides are.
+inline void keep_planned_strides(
+    at::Tensor& shard, const Spec& spec, bool contiguous) {
+  if (shard.layout() == at::kStrided &&
+      !(contiguous && shard.is_contiguous())) {
+    shard = with_strides_of(spec, std::move(shard));
+  }
+}
+
 // Raises what kernels and collectives on a GPU have met by now; behind an op
 // that waits for the device, all of it.
 void raise_errors_of_devices();

@@ -195,7 +195,7 @@ std::string explain_op(
     return explain(args);
   }
   if (registry.kind(handle) == OpKind::kRule) {
-    if (CallKey(op, args, /*ignores_numbers=*/true).has_plain_tensor()) {
+    if (CallKey(op, *op.rule(), args).has_plain_tensor()) {
       admit_plain_tensors(op, args);
     }
     return explain_plan(op, args);

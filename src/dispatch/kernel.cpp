@@ -120,7 +120,7 @@ void plan_and_execute(const OpInfo& op, Args args, Stack& stack) {
   if (C10_UNLIKELY(rule == nullptr)) {
     return run_without_rule(op, args, stack);
   }
-  const CallKey key(op, args, rule->ignores_numbers);
+  const CallKey key(op, *rule, args);
   if (key.has_plain_tensor()) {
     admit_plain_tensors(op, args);
   }

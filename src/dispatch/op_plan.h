@@ -61,6 +61,11 @@ struct OpPlan {
   // The local op may refuse values on some ranks and not on others.
   bool agrees = false;
 
+  // Nothing but the op itself is called: the one shard that lives here goes
+  // into it as it is, and its results are the shards of the results. Known
+  // after the first call.
+  bool direct = false;
+
   explicit OpPlan(const DeviceMesh& m) : mesh(m) {}
 };
 

@@ -9,6 +9,7 @@
 #include "dispatch/fallback.h"
 #include "dispatch/kernel.h"
 #include "dispatch/op_info.h"
+#include "dispatch/typed_kernel.h"
 
 namespace tessera::detail {
 
@@ -151,10 +152,12 @@ void OpRegistry::register_boxed_kernels() {
   for_each_aten_op([&](const c10::OperatorHandle& op) {
     if (needs_boxed_kernel(op)) {
       kinds_[op.operator_name()] = OpKind::kRule;
+      auto typed = typed_kernel(op);
       aten_.impl(
           c10::toString(op.operator_name()).c_str(),
-          torch::CppFunction::makeFromBoxedFunctor(
-              std::make_unique<OpKernel>(op)));
+          typed.has_value() ? std::move(*typed)
+                            : torch::CppFunction::makeFromBoxedFunctor(
+                                  std::make_unique<OpKernel>(op)));
     }
   });
 }

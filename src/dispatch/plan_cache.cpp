@@ -15,16 +15,29 @@ PlanCache& PlanCache::local() {
   return cache;
 }
 
-std::shared_ptr<OpPlan> PlanCache::find(const CallKey& key) const {
+const PlanCache::Entry* PlanCache::entry(const CallKey& key) const {
   for (const Entry& entry : sets_[set_of(key)].ways) {
     if (entry.hash == key.hash() && entry.plan != nullptr &&
         key.words() == entry.words) {
-      ++counts_.hits;
-      return entry.plan;
+      return &entry;
     }
   }
-  ++counts_.misses;
   return nullptr;
+}
+
+std::shared_ptr<OpPlan> PlanCache::find(const CallKey& key) {
+  const Entry* const known = entry(key);
+  ++(known != nullptr ? counts_.hits : counts_.misses);
+  return known != nullptr ? known->plan : nullptr;
+}
+
+const OpPlan* PlanCache::find_direct(const CallKey& key) {
+  const Entry* const known = entry(key);
+  if (known == nullptr || !known->plan->direct) {
+    return nullptr;
+  }
+  ++counts_.hits;
+  return known->plan.get();
 }
 
 void PlanCache::insert(const CallKey& key, std::shared_ptr<OpPlan> plan) {

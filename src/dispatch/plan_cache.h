@@ -28,7 +28,10 @@ class PlanCache {
   static PlanCache& local();
 
   // nullptr on a miss.
-  std::shared_ptr<OpPlan> find(const CallKey& key) const;
+  std::shared_ptr<OpPlan> find(const CallKey& key);
+  // The plan if it is known and direct, nullptr otherwise. It lives until the
+  // next plan is inserted. Counts no miss: such a call comes to find() next.
+  const OpPlan* find_direct(const CallKey& key);
   // Replaces the oldest plan of the key's set if that is full.
   void insert(const CallKey& key, std::shared_ptr<OpPlan> plan);
   void clear();
@@ -52,9 +55,10 @@ class PlanCache {
     std::array<Entry, kWays> ways;
     uint8_t next = 0;
   };
+  const Entry* entry(const CallKey& key) const;
 
   std::vector<Set> sets_ = std::vector<Set>(kSets);
-  mutable Counts counts_;
+  Counts counts_;
 };
 
 }  // namespace tessera::detail

@@ -6,6 +6,7 @@
 #include <c10/core/GradMode.h>
 
 #include <compare>
+#include <string>
 
 #include "tessera/shard_math.h"
 
@@ -13,9 +14,13 @@ namespace tessera::detail {
 
 namespace {
 
-constexpr const char* kNoStorage =
-    "a distributed tensor has no storage of its own: use full_tensor() for the "
-    "whole value, to_local() or shard(rank) for a rank's part";
+// Every tensor keeps a copy.
+const std::string& no_storage() {
+  static const auto* const text = new std::string(
+      "a distributed tensor has no storage of its own: use full_tensor() for "
+      "the whole value, to_local() or shard(rank) for a rank's part");
+  return *text;
+}
 
 c10::Device device_of(const Spec& spec, ShardsRef shards) {
   return shards.empty() ? c10::Device(spec.mesh.device_type())
@@ -38,7 +43,7 @@ at::Tensor wrap_meta(
   auto impl = c10::make_intrusive<c10::TensorImpl>(
       keys_of(*meta, device), c10::scalarTypeToTypeMeta(spec.dtype), device);
   impl->set_sizes_and_strides(spec.sizes, spec.strides);
-  impl->release_storage_and_set_meta_custom_data_ptr_error_msg_(kNoStorage);
+  impl->release_storage_and_set_meta_custom_data_ptr_error_msg_(no_storage());
   impl->set_backend_meta(std::move(meta));
   return at::Tensor(std::move(impl));
 }

@@ -144,6 +144,7 @@ at::Tensor exchange_lookup(
   request.query.caller = &kEmbeddingCaller;
   request.gradient =
       Spec::make(table->mesh, layout.gradient, table->sizes, table->dtype);
+  request.parts_of = {call.indices};
   const auto rows = look_up(call.weight, std::move(request), {});
   Sizes sizes(call.indices.sizes());
   sizes.push_back(call.weight.size(1));

@@ -220,29 +220,28 @@ LocalError bags_by_rank(
   }
   LocalError error;
   for (size_t i = 0; i < positions.size(); ++i) {
-    auto mine = no_input(tables[i].device());
-    if (error.text.empty()) {
-      error = local_error_of([&] {
-        mine = local_bags(
-            {indices[i],
-             offsets[i],
-             weights.empty() ? std::nullopt : std::optional(weights[i])},
-            args.options,
-            bags_at(call.table(), call.batch(), call.bags(), positions[i]));
-        mine.offsets = checked_bag_bounds(
-            tables[i], call.table().sizes[0], mine, args.options.mode);
-        mine.include_last_offset = true;
-        mine.in_range = true;
-        mine.indices = mine.indices.contiguous();
-      });
-    }
-    by_rank.push_back(std::move(mine));
+    by_rank.push_back(input_unless(error, tables[i].device(), [&] {
+      auto mine = local_bags(
+          {indices[i],
+           offsets[i],
+           weights.empty() ? std::nullopt : std::optional(weights[i])},
+          args.options,
+          bags_at(call.table(), call.batch(), call.bags(), positions[i]));
+      mine.offsets = checked_bag_bounds(
+          tables[i], call.table().sizes[0], mine, args.options.mode);
+      mine.include_last_offset = true;
+      mine.in_range = true;
+      mine.indices = mine.indices.contiguous();
+      return mine;
+    }));
   }
   return error;
 }
 
 at::Tensor exchange_bags(
     BagCall call, const ExchangeLayout& layout, uint64_t offsets) {
+  // As they were given: place_weights may put a copy in their place.
+  const BagTensors bags = call.args.bags;
   place_weights(call, call.batch().placements);
   check_current(call.args.bags.indices);
   std::vector<LookupInput> by_rank;
@@ -252,7 +251,14 @@ at::Tensor exchange_bags(
   const CommCauseGuard cause(kBagCaller.cause, table);
   const auto pooled = look_up(
       weight,
-      {table, layout.mesh_dim, std::move(by_rank), query_of(call, offsets)},
+      {.table = table,
+       .mesh_dim = layout.mesh_dim,
+       .inputs = std::move(by_rank),
+       .query = query_of(call, offsets),
+       .parts_of =
+           {bags.indices,
+            bags.offsets,
+            bags.per_sample_weights.value_or(at::Tensor())}},
       error);
   const Sizes sizes{call.bags(), weight.size(1)};
   return from_shards(

@@ -137,11 +137,12 @@ void renorm_table(
         table.mesh,
         table.placements,
         table.mesh.local_positions()[i]);
-    const auto wanted = route_rows(rows[i], {0, table.sizes[0]}).wanted;
     if (by_columns) {
+      const auto wanted = route_rows(rows[i], {0, table.sizes[0]}).wanted;
       held.push_back(held_rows(wanted, range.begin, range.size));
     } else {
-      renorm_rows_(shards[i], wanted, range.begin, limit);
+      renorm_rows_(
+          shards[i], {rows[i], range.begin, range.size, table.sizes[0]}, limit);
     }
   }
   if (by_columns) {

@@ -52,10 +52,10 @@ class LookupNode : public torch::autograd::Function<LookupNode> {
       c10::intrusive_ptr<TableLookup> lookup) {
     auto results = lookup->forward(weight);
     // The gradients of per_sample_weights read the table again: it must not
-    // have changed.
-    if (lookup->weights_need_grad()) {
-      ctx->save_for_backward({weight});
-    }
+    // have changed either.
+    auto saved = lookup->given();
+    saved.push_back(lookup->weights_need_grad() ? weight : at::Tensor());
+    ctx->save_for_backward(std::move(saved));
     // A step takes the table as it is by then: another lookup of the same pass
     // may have moved it.
     if (lookup->query().step.has_value()) {
@@ -82,8 +82,7 @@ class LookupNode : public torch::autograd::Function<LookupNode> {
     }
     const CommCauseGuard cause(query.caller->backward_cause, lookup.gradient());
     const bool table_needs_grad = ctx->needs_input_grad(0);
-    const auto saved = ctx->get_saved_variables();
-    at::Tensor table = saved.empty() ? at::Tensor() : saved[0];
+    at::Tensor table = ctx->get_saved_variables().back();
     const bool steps = query.step.has_value() && table_needs_grad;
     if (query.step.has_value()) {
       table = ctx->saved_data["table"].toTensor();
@@ -139,6 +138,17 @@ LookupInput no_input(at::Device device) {
       .include_last_offset = true};
 }
 
+LookupInput input_unless(
+    LocalError& error,
+    at::Device device,
+    c10::function_ref<LookupInput()> make) {
+  LookupInput input;
+  if (error.text.empty()) {
+    error = local_error_of([&] { input = make(); });
+  }
+  return error.text.empty() ? input : no_input(device);
+}
+
 at::ScalarType TableLookup::sum_dtype() const {
   return accumulate_dtype(table().dtype);
 }
@@ -147,6 +157,16 @@ Range TableLookup::held_rows(size_t local) const {
   const auto& mesh = table().mesh;
   return local_range(
       rows(), 0, mesh, table().placements, mesh.local_positions()[local]);
+}
+
+std::vector<at::Tensor> TableLookup::given() const {
+  auto tensors = request_.parts_of;
+  for (const auto& input : request_.inputs) {
+    tensors.push_back(input.indices);
+    tensors.push_back(input.offsets);
+    tensors.push_back(input.per_sample_weights.value_or(at::Tensor()));
+  }
+  return tensors;
 }
 
 std::optional<at::Tensor> TableLookup::weights_of(size_t local) const {

@@ -67,6 +67,13 @@ using LookupInput = BagIndices;
 // Of a rank with a local error, whose input is not looked at.
 LookupInput no_input(at::Device device);
 
+// What `make` returns; no input if there is an error, or if it throws, which is
+// then the error.
+LookupInput input_unless(
+    LocalError& error,
+    at::Device device,
+    c10::function_ref<LookupInput()> make);
+
 // How many results a rank gets.
 inline int64_t result_count(const LookupInput& input) {
   return input.offsets.defined() ? input.offsets.size(0) - 1
@@ -86,6 +93,9 @@ struct LookupRequest {
   std::vector<LookupInput> inputs;  // one for each local position
   LookupQuery query = {};
   SpecPtr gradient = {};  // the layout of the table's gradient
+  // What the inputs are parts of, where they are not the caller's own: a write
+  // to them before the backward pass is an error, as on one device.
+  std::vector<at::Tensor> parts_of = {};
   WantedGradients wanted = {};
 
   MeshDim along() const { return {table->mesh, mesh_dim}; }
@@ -128,6 +138,9 @@ class TableLookup : public torch::CustomClassHolder {
   Gradients backward(const BackwardPass& pass) const;
 
   const LookupQuery& query() const { return request_.query; }
+  // Of all that the caller gave, what must not have changed when the backward
+  // pass comes.
+  std::vector<at::Tensor> given() const;
   const SpecPtr& gradient() const { return request_.gradient; }
   bool weights_need_grad() const { return settled_.weights_need_grad; }
   // Whether a local rank has weights of its own.

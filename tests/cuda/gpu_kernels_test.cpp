@@ -203,13 +203,13 @@ TEST(GpuKernels, Renorm) {
   for (const auto dtype : kTypes) {
     for (const double type : {1.0, 2.0, 3.0}) {
       const at::Tensor table = at::randn({20, 33}).to(dtype);
-      const at::Tensor wanted =
-          at::tensor({int64_t{3}, int64_t{5}, int64_t{17}});
+      const at::Tensor wanted = at::tensor({17, 3, 5, 17, 3, 17}, at::kLong);
       at::Tensor exact = table.to(at::kDouble);
       at::embedding_renorm_(exact, wanted, 1.5, type);
       const at::Tensor ours = table.cuda();
-      renorm_rows_(ours.slice(0, 0, 10), wanted.cuda(), 0, {1.5, type});
-      renorm_rows_(ours.slice(0, 10, 20), wanted.cuda(), 10, {1.5, type});
+      const at::Tensor indices = wanted.cuda();
+      renorm_rows_(ours.slice(0, 0, 10), {indices, 0, 10, 20}, {1.5, type});
+      renorm_rows_(ours.slice(0, 10, 20), {indices, 10, 10, 20}, {1.5, type});
       expect_close(ours, exact.cuda());
     }
   }

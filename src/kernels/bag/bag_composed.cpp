@@ -38,15 +38,14 @@ Held held_entries(const BagIndices& input, int64_t rows, const BagPart* part) {
   // Offsets are few; reading them here allows to check them.
   BagIndices on_cpu = input;
   on_cpu.offsets = input.offsets.cpu();
-  std::vector<int64_t> bounds = bag_bounds(on_cpu);
-  const auto bags = static_cast<int64_t>(bounds.size()) - 1;
-  const auto options = input.indices.options().dtype(at::kLong);
-  const at::Tensor ends =
-      at::tensor(bounds, options.device(at::kCPU)).to(options.device());
+  const at::Tensor bounds = bag_bounds(on_cpu);
+  const int64_t bags = bounds.numel() - 1;
+  const at::Tensor ends = bounds.to(input.indices.device());
   const at::Tensor lengths = ends.slice(0, 1).sub(ends.slice(0, 0, bags));
   const at::Tensor bag = at::repeat_interleave(lengths);
   const at::Tensor indices =
-      input.indices.slice(0, 0, bounds.back()).to(at::kLong);
+      input.indices.slice(0, 0, bounds.const_data_ptr<int64_t>()[bags])
+          .to(at::kLong);
   if (part != nullptr) {
     const at::Tensor bad =
         indices.lt(0).logical_or(indices.ge(part->total)).nonzero();
@@ -58,8 +57,8 @@ Held held_entries(const BagIndices& input, int64_t rows, const BagPart* part) {
   const at::Tensor counted = indices.ne(input.padding_idx);
   Held held;
   held.bags = bags;
-  held.counts =
-      at::zeros({bags}, options).index_add_(0, bag, counted.to(at::kLong));
+  held.counts = at::zeros({bags}, ends.options())
+                    .index_add_(0, bag, counted.to(at::kLong));
   if (part == nullptr) {
     return held;
   }
@@ -217,17 +216,16 @@ at::Tensor composed_weights_backward(
 
 at::Tensor bag_bounds_composed(const BagIndices& input, int64_t rows) {
   BagIndices on_cpu = input;
-  on_cpu.indices = input.indices.cpu().contiguous();
   on_cpu.offsets = input.offsets.cpu();
-  const auto bounds = bag_bounds(on_cpu);
+  at::Tensor bounds = bag_bounds(on_cpu);
   if (!input.in_range) {
-    const auto read = on_cpu.indices.narrow(0, 0, bounds.back());
+    const int64_t end = bounds.const_data_ptr<int64_t>()[bounds.numel() - 1];
+    const at::Tensor read = input.indices.cpu().contiguous().narrow(0, 0, end);
     if (const auto bad = first_outside(read, rows)) {
       throw_outside_bag_table(*bad, rows);
     }
   }
-  return at::tensor(at::IntArrayRef(bounds), at::kLong)
-      .to(input.indices.device());
+  return input.indices.is_cpu() ? bounds : bounds.to(input.indices.device());
 }
 
 const BagKernels& BagKernels::composed() {

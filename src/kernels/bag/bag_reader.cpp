@@ -1,5 +1,7 @@
 #include "kernels/bag/bag_reader.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -90,26 +92,29 @@ void throw_bad_offsets(int64_t offset, int64_t next, int64_t indices) {
   std::abort();  // not reached
 }
 
-std::vector<int64_t> bag_bounds(const BagIndices& input) {
+at::Tensor bag_bounds(const BagIndices& input) {
   check_bag_lists(input);
   const int64_t n = input.indices.numel();
-  const at::Tensor offsets = input.offsets.to(at::kLong).contiguous();
-  const auto* begin = offsets.const_data_ptr<int64_t>();
-  std::vector<int64_t> bounds(begin, begin + offsets.numel());
-  if (bounds.empty()) {
+  const int64_t given = input.offsets.numel();
+  if (given == 0) {
     // No bags; indices that belong to nobody are not read, as in ATen.
-    return {0};
+    return at::zeros({1}, at::kLong);
   }
+  at::Tensor bounds = input.offsets.to(at::kLong).contiguous();
   if (!input.include_last_offset) {
-    bounds.push_back(n);
+    const auto* const begin = bounds.const_data_ptr<int64_t>();
+    at::Tensor with_end = at::empty({given + 1}, at::kLong);
+    auto* const end =
+        std::copy_n(begin, given, with_end.mutable_data_ptr<int64_t>());
+    *end = n;
+    bounds = std::move(with_end);
   }
+  const auto* const bound = bounds.const_data_ptr<int64_t>();
   TORCH_CHECK_VALUE(
-      bounds.front() == 0,
-      "[embedding_bag] offsets must start at 0, not ",
-      bounds.front());
-  for (size_t b = 1; b < bounds.size(); ++b) {
-    if (bounds[b - 1] > bounds[b] || bounds[b] > n) {
-      throw_bad_offsets(bounds[b - 1], bounds[b], n);
+      bound[0] == 0, "[embedding_bag] offsets must start at 0, not ", bound[0]);
+  for (int64_t b = 1; b < bounds.numel(); ++b) {
+    if (bound[b - 1] > bound[b] || bound[b] > n) {
+      throw_bad_offsets(bound[b - 1], bound[b], n);
     }
   }
   return bounds;
@@ -134,7 +139,9 @@ void throw_outside_bag_table(int64_t index, int64_t total) {
 
 BagReader::BagReader(const BagIndices& input, int64_t rows, const BagPart& part)
     : indices_(input.indices),
-      bounds_(bag_bounds(input)),
+      bound_list_(bag_bounds(input)),
+      bounds_(bound_list_.const_data_ptr<int64_t>()),
+      bags_(bound_list_.numel() - 1),
       rows_(rows),
       part_(part),
       padding_(input.padding_idx),
@@ -153,10 +160,11 @@ BagReader::BagReader(const BagIndices& input, int64_t rows, const BagPart& part)
 int64_t BagReader::run_end(int64_t begin, int64_t end) const {
   constexpr int64_t kEntries = 8192;
   constexpr int64_t kBags = 1024;
-  const auto first = bounds_.begin() + begin;
-  const auto last = bounds_.begin() + std::min(end, begin + kBags);
-  const auto fit = std::upper_bound(first + 1, last + 1, *first + kEntries) - 1;
-  return std::max<int64_t>(begin + 1, fit - bounds_.begin());
+  const auto* const first = bounds_ + begin;
+  const auto* const last = bounds_ + std::min(end, begin + kBags);
+  const auto* const fit =
+      std::upper_bound(first + 1, last + 1, *first + kEntries) - 1;
+  return std::max<int64_t>(begin + 1, fit - bounds_);
 }
 
 // Where all rows are here and nothing pads, each index is an entry, and those
@@ -166,7 +174,7 @@ void BagReader::read_all(
     int64_t begin, int64_t end, BagEntries& entries) const {
   const int64_t first = bounds_[begin];
   const int64_t n = bounds_[end] - first;
-  const int64_t seen = std::min(n + Lookahead::kMost, bounds_.back() - first);
+  const int64_t seen = std::min(n + Lookahead::kMost, bounds_[bags_] - first);
   const auto* indices = indices_.const_data_ptr<Index>() + first;
   std::make_unsigned_t<Index> outside = 0;
   if (!in_range_) {
@@ -273,7 +281,7 @@ void BagReader::check_range() const {
   const at::Tensor all = indices_.to(at::kLong);
   const auto* index = all.const_data_ptr<int64_t>();
   const int64_t* bad =
-      std::find_if(index, index + bounds_.back(), [&](int64_t i) {
+      std::find_if(index, index + bounds_[bags_], [&](int64_t i) {
         return i < 0 || i >= part_.total;
       });
   throw_outside_bag_table(*bad, part_.total);
@@ -282,7 +290,7 @@ void BagReader::check_range() const {
 int64_t BagReader::grain(int64_t width) const {
   constexpr int64_t kElements = 1 << 15;
   const int64_t elements = std::max<int64_t>(
-      1, (bounds_.back() + bags()) * std::max(width, int64_t{8}));
+      1, (bounds_[bags_] + bags()) * std::max(width, int64_t{8}));
   return std::max<int64_t>(1, bags() * kElements / elements);
 }
 

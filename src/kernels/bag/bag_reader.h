@@ -13,11 +13,12 @@
 
 namespace tessera::detail {
 
-// The boundaries of the bags in `indices`, bags + 1 of them. Throws
-// c10::TypeError unless indices and offsets are int32 or int64, c10::ValueError
-// unless both have one dimension and offsets start at 0, never decrease and end
-// within `indices`.
-std::vector<int64_t> bag_bounds(const BagIndices& input);
+// The boundaries of the bags in `indices`, bags + 1 of them, as a contiguous
+// tensor of int64: the offsets themselves if they are that. Requires offsets on
+// the CPU. Throws c10::TypeError unless indices and offsets are int32 or int64,
+// c10::ValueError unless both have one dimension and offsets start at 0, never
+// decrease and end within `indices`.
+at::Tensor bag_bounds(const BagIndices& input);
 
 // Throws as bag_bounds for all but the values of offsets, so that it does not
 // read them: dtypes, dimensions, and how many there are.
@@ -50,7 +51,7 @@ class BagReader {
   // bag_bounds.
   BagReader(const BagIndices& input, int64_t rows, const BagPart& part);
 
-  int64_t bags() const { return static_cast<int64_t>(bounds_.size()) - 1; }
+  int64_t bags() const { return bags_; }
   int64_t indices() const { return indices_.numel(); }
 
   // One past the last bag of the run that starts at `begin`, at most `end`: as
@@ -103,7 +104,9 @@ class BagReader {
       int64_t begin, int64_t end, bool with_places, BagEntries& entries) const;
 
   at::Tensor indices_;
-  std::vector<int64_t> bounds_;
+  at::Tensor bound_list_;
+  const int64_t* bounds_;  // of bound_list_
+  int64_t bags_;
   int64_t rows_;
   BagPart part_;
   int64_t padding_;

@@ -130,27 +130,27 @@ at::Tensor lookup_sparse_backward_cuda(
 }
 
 void renorm_rows_cuda(
-    const at::Tensor& weight,
-    const at::Tensor& wanted,
-    int64_t first_row,
-    const NormLimit& limit) {
+    const at::Tensor& weight, const HeldRows& held, const NormLimit& limit) {
   const auto dtype = scalar_of(weight.scalar_type());
-  if (!dtype.has_value() || (weight.stride(1) != 1 && weight.size(1) > 1)) {
-    renorm_rows_composed(weight, wanted, first_row, limit);
+  const int64_t n = held.indices.numel();
+  if (!dtype.has_value() || (weight.stride(1) != 1 && weight.size(1) > 1) ||
+      !can_sort(n, held.rows)) {
+    renorm_rows_composed(weight, held, limit);
+    return;
+  }
+  if (n == 0) {
     return;
   }
   const Call call(weight);
-  const at::Tensor rows = wanted.contiguous();
+  const SortedEntries entries = sorted_lookup(call, held, /*padding=*/-1);
   C10_CUDA_CHECK(renorm_rows(
       {weight.mutable_data_ptr(),
        weight.stride(0),
        weight.size(1),
        *dtype,
-       {first_row, weight.size(0), first_row + weight.size(0)}},
-      {rows.const_data_ptr<int64_t>(),
-       rows.numel(),
        limit.max_norm,
        limit.norm_type},
+      entries.sorted,
       call.stream()));
 }
 

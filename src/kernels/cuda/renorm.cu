@@ -28,21 +28,23 @@ struct Norm {
   }
 };
 
-// A warp takes a row.
+// A warp takes an entry. The first of a row's scales it: nobody has to know how
+// many rows there are.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    renorm_kernel(RenormTable table, RenormRows given) {
-  const Norm norm{given.norm_type};
+    renorm_kernel(RenormTable table, Sorted sorted) {
+  const Norm norm{table.norm_type};
   const int64_t i =
       (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (i >= given.count) {
+  if (i >= sorted.count) {
     return;
   }
-  const int64_t row = given.rows[i] - table.part.first;
-  if (static_cast<uint64_t>(row) >= static_cast<uint64_t>(table.part.rows)) {
+  const uint32_t entry = sorted.rows[i];
+  if (entry == sorted.absent || (i > 0 && sorted.rows[i - 1] == entry)) {
     return;
   }
+  const auto row = static_cast<int64_t>(entry);
   T* const data = static_cast<T*>(table.data) + row * table.stride;
   double sum = 0;
   for (int64_t c = lane; c < table.width; c += 32) {
@@ -52,8 +54,8 @@ __global__ void __launch_bounds__(kThreads)
     sum = norm.joined(sum, __shfl_xor_sync(0xffffffffu, sum, other));
   }
   const double length = norm.whole(sum);
-  if (length > given.max_norm) {
-    const auto scale = static_cast<Sum<T>>(given.max_norm / (length + 1e-7));
+  if (length > table.max_norm) {
+    const auto scale = static_cast<Sum<T>>(table.max_norm / (length + 1e-7));
     for (int64_t c = lane; c < table.width; c += 32) {
       data[c] = narrowed<T>(widened(data[c]) * scale);
     }
@@ -63,7 +65,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 cudaError_t renorm_rows(
-    const RenormTable& table, const RenormRows& rows, cudaStream_t stream) {
+    const RenormTable& table, const Sorted& rows, cudaStream_t stream) {
   if (rows.count == 0) {
     return cudaSuccess;
   }

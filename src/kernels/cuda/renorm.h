@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/sorted.h"
 
 namespace tessera::detail::cuda {
 
@@ -10,20 +11,13 @@ struct RenormTable {
   int64_t stride;  // elements from one row to the next
   int64_t width;
   Scalar dtype;
-  Part part;
-};
-
-struct RenormRows {
-  const int64_t* rows;  // of the whole table, distinct
-  int64_t count;
   double max_norm;
   double norm_type;
 };
 
-// Each of the rows that the part holds is multiplied by
-// max_norm / (norm + 1e-7) if its norm exceeds max_norm. Norms are added up in
-// double.
+// Each row that the entries name is multiplied by max_norm / (norm + 1e-7) if
+// its norm exceeds max_norm. Norms are added up in double.
 cudaError_t renorm_rows(
-    const RenormTable& table, const RenormRows& rows, cudaStream_t);
+    const RenormTable& table, const Sorted& rows, cudaStream_t);
 
 }  // namespace tessera::detail::cuda

@@ -121,14 +121,12 @@ Route composed_route(const at::Tensor& indices, c10::IntArrayRef bounds) {
 }  // namespace
 
 void renorm_rows_composed(
-    const at::Tensor& weight,
-    const at::Tensor& wanted,
-    int64_t first_row,
-    const NormLimit& limit) {
+    const at::Tensor& weight, const HeldRows& held, const NormLimit& limit) {
+  const auto route = route_rows(held.indices, {0, held.table_rows});
   at::Tensor part = weight;
   at::embedding_renorm_(
       part,
-      held_rows(wanted, first_row, weight.size(0)),
+      held_rows(route.wanted, held.first_row, held.rows),
       limit.max_norm,
       limit.norm_type);
 }

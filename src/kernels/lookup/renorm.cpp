@@ -8,11 +8,8 @@
 namespace tessera::detail {
 
 void renorm_rows_(
-    const at::Tensor& weight,
-    const at::Tensor& wanted,
-    int64_t first_row,
-    const NormLimit& limit) {
-  kernels_for<LookupKernels>(weight).renorm(weight, wanted, first_row, limit);
+    const at::Tensor& weight, const HeldRows& held, const NormLimit& limit) {
+  kernels_for<LookupKernels>(weight).renorm(weight, held, limit);
 }
 
 at::Tensor held_rows(

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/lookup/embedding.h"
+
 namespace tessera::detail {
 
 // The `norm_type`-norm of a row is at most `max_norm`.
@@ -13,15 +15,13 @@ struct NormLimit {
   double norm_type;
 };
 
-// `weight`, [rows, d], holds rows [first_row, first_row + rows). Of those, each
-// that `wanted` names (int64, distinct, ascending, of the whole table) is
-// scaled as aten::embedding_renorm_ scales it. Does not communicate; on a GPU
-// it does not wait for the device.
+// Of the rows of `weight`, [held.rows, d], each that `held.indices` name, once
+// or more often, is scaled as aten::embedding_renorm_ scales it. Throws
+// c10::IndexError, which names the first bad index, if one is outside the
+// table; on a GPU a later call does, and this one does not wait for the device.
+// Does not communicate.
 void renorm_rows_(
-    const at::Tensor& weight,
-    const at::Tensor& wanted,
-    int64_t first_row,
-    const NormLimit& limit);
+    const at::Tensor& weight, const HeldRows& held, const NormLimit& limit);
 
 // Of the ascending `wanted`, those in [first_row, first_row + rows), counted
 // from first_row. Waits for the device.
