@@ -7,6 +7,7 @@ tensor is kept as JSON.
 
 import collections
 import json
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -41,6 +42,8 @@ def join_world() -> None:
 
 def _pack(value: Any, name: str) -> Any:
     """`value` as JSON has it, with what JSON lacks marked."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"__float__": repr(value)}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, list):
@@ -63,15 +66,19 @@ def _unpack(value: Any) -> Any:
         return [_unpack(item) for item in value]
     if isinstance(value, dict):
         ((kind, items),) = value.items()
+        if kind == "__float__":
+            return float(items)
         if kind == "__tuple__":
             return tuple(_unpack(item) for item in items)
+        if kind not in ("__dict__", "__counter__"):
+            raise ValueError(f"'{kind}' is none of ours")
         pairs = {_unpack(k): _unpack(v) for k, v in items}
         return collections.Counter(pairs) if kind == "__counter__" else pairs
     return value
 
 
 def decode(values: Mapping[str, str]) -> dict[str, Any]:
-    """The values of a checkpoint. Those that C++ wrote are texts."""
+    """The values of a checkpoint. Those that a C++ program set are texts."""
     out = {}
     for name, text in values.items():
         try:
@@ -239,6 +246,8 @@ class State:
                 shape, dtype = saved[full]
                 tensor = state.get(field)
                 if not _fits(tensor, parameter, shape):
+                    if field == "step" and not dtype.is_floating_point:
+                        dtype = torch.float32  # C++ counts in integers
                     tensor = _make(parameter, shape, dtype)
                     state[field] = tensor
                 tensors[full] = tensor
@@ -263,10 +272,7 @@ class State:
         optimizer: torch.optim.Optimizer,
         values: dict[str, Any],
     ) -> None:
-        groups = values.get(f"{key}.param_groups")
-        if groups is None:
-            self._restore_rates(key, optimizer, values)
-            return
+        groups = values.get(f"{key}.param_groups", [])
         # A parameter finds its group by name: groups may be ordered otherwise.
         saved = {
             name: group for group in groups for name in group["params"]
@@ -282,18 +288,6 @@ class State:
                     group[option].fill_(value)
                 else:
                     group[option] = value
-
-    def _restore_rates(
-        self,
-        key: str,
-        optimizer: torch.optim.Optimizer,
-        values: dict[str, Any],
-    ) -> None:
-        """What C++ saves of an optimizer's options."""
-        for index, group in enumerate(optimizer.param_groups):
-            rate = values.get(f"{key}.param_groups.{index}.lr")
-            if rate is not None:
-                group["lr"] = float(rate)
 
     # -- from plain tensors --
 

@@ -2,8 +2,9 @@
 
     python/tests/fault_matrix.py [--faults kill,stop] [--phases save] [--ranks 0]
 
-Faults: a rank is killed, stopped, raises, calls another collective, looks up an
-index that is none, or has a label that is none. Moments: forward, backward, the
+Faults: a rank is killed, stopped, raises, calls another collective (of the same
+group, or of another one), looks up an index that is none, or has a label that is
+none. Moments: forward, backward, the
 optimizer's step, save and load. Every other rank must raise, in time, and name
 the rank and the collective. The processes are forks of this one.
 test_fault_matrix.py runs a part of it.
@@ -25,11 +26,11 @@ import torch
 import torch._dynamo  # noqa: F401  optimizers need it: once, not in every fork
 
 import tessera as ts
-from tessera import Partial, Shard, checkpoint
+from tessera import Partial, Replicate, Shard, checkpoint
 
 RANKS = 4
 TIMEOUT = 2.0
-FAULTS = ["kill", "stop", "raise", "collective", "index", "label"]
+FAULTS = ["kill", "stop", "raise", "collective", "group", "index", "label"]
 PHASES = ["forward", "backward", "optimizer", "save", "load"]
 # Until every survivor has raised, in seconds.
 LIMITS = {"kill": 1.0, "stop": TIMEOUT + 1.0, "raise": 1.0}
@@ -48,6 +49,7 @@ class Program:
     def __init__(self, root):
         self.root = root
         self.mesh = ts.init_device_mesh("cpu", (RANKS,))
+        self.grid = ts.init_device_mesh("cpu", (2, RANKS // 2))
         torch.manual_seed(1)
         self.table = torch.nn.Embedding(16, 8)
         self.linear = torch.nn.Linear(8, 5)
@@ -86,6 +88,12 @@ class Program:
     def load(self):
         checkpoint.load(os.path.join(self.root, "step_1"), self.state)
 
+    def sum_of_row(self):
+        """A collective of another group."""
+        placements = [Replicate(), Partial()]
+        pending = ts.DTensor.from_local(torch.ones(3), self.grid, placements)
+        pending.full_tensor()
+
     def phases(self):
         return {
             "forward": self.forward,
@@ -107,6 +115,8 @@ def strike(program, fault):
     if fault == "collective":
         pending = ts.DTensor.from_local(torch.ones(3), program.mesh, [Partial()])
         pending.full_tensor()
+    if fault == "group":
+        program.sum_of_row()
     if fault == "index":
         program.loss(index=99).full_tensor()
     if fault == "label":
@@ -118,6 +128,7 @@ def rank_main(rank, port, root, fault, phase, victim, report):
     # A machine with other work starts processes slowly.
     with ts.World.connect(rank, RANKS, "127.0.0.1", port, timeout=15) as world:
         program = Program(root)
+        program.sum_of_row()
         for call in program.phases().values():
             call()
         ready = program.mesh  # every group has met; all begin together

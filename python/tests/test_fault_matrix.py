@@ -17,6 +17,7 @@ SLACK = "10"
     "faults, phases, ranks",
     [
         ("collective", "forward,backward,optimizer,save,load", "2"),
+        ("group", "forward,save", "1"),
         ("kill,raise", "backward,save", "0"),
         ("index,label", "forward,load", "3"),
         ("stop", "optimizer", "1"),

@@ -296,6 +296,24 @@ Json Json::parse(std::string_view text, const std::string& where) {
   return JsonParser(text, where).whole();
 }
 
+bool Json::boolean(const std::string& where) const {
+  TORCH_CHECK(
+      kind_ == Kind::Bool,
+      where,
+      ": expected a boolean but got ",
+      name_of(kind_));
+  return integer_ != 0;
+}
+
+double Json::number(const std::string& where) const {
+  TORCH_CHECK(
+      kind_ == Kind::Integer || kind_ == Kind::Real,
+      where,
+      ": expected a number but got ",
+      name_of(kind_));
+  return kind_ == Kind::Real ? real_ : static_cast<double>(integer_);
+}
+
 int64_t Json::integer(const std::string& where) const {
   TORCH_CHECK(
       kind_ == Kind::Integer,

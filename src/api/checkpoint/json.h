@@ -33,7 +33,10 @@ class Json {
 
   Kind kind() const { return kind_; }
   // Each throws c10::Error, which names `where`, on a value of another kind.
+  bool boolean(const std::string& where) const;
   int64_t integer(const std::string& where) const;
+  // An integer is a number, too.
+  double number(const std::string& where) const;
   const std::string& string(const std::string& where) const;
   const std::vector<Json>& array(const std::string& where) const;
   const std::vector<Member>& object(const std::string& where) const;

@@ -9,7 +9,6 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include <charconv>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -86,43 +85,16 @@ std::unique_ptr<optim::OptimizerParamState> new_state(
       "Adagrad, RMSprop or SGD; load its tensors by name instead");
 }
 
-const std::string& name_of(
-    const at::Tensor& parameter, const NamesOfParameters& names) {
-  const auto found = names.find(parameter.unsafeGetTensorImpl());
-  TORCH_CHECK_VALUE(
-      found != names.end(),
-      "[checkpoint] the optimizer has a parameter of shape ",
-      parameter.sizes(),
-      " that the module does not have: pass the module whose parameters it "
-      "updates");
-  return found->second;
+std::string groups_name(const std::string& prefix) {
+  return prefix + "param_groups";
 }
 
-std::string lr_name(const std::string& prefix, size_t group) {
-  return prefix + "param_groups." + std::to_string(group) + ".lr";
-}
-
-std::string exact(double value) {
-  char text[32];
-  const auto end = std::to_chars(text, text + sizeof(text), value).ptr;
-  return {text, end};
-}
-
-void restore_lr(
-    optim::Optimizer& optimizer,
+// Before the names of the fields of a parameter's state.
+std::string state_name(
     const std::string& prefix,
-    const std::map<std::string, std::string>& values) {
-  for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
-    const auto found = values.find(lr_name(prefix, g));
-    if (found == values.end()) continue;
-    const auto& text = found->second;
-    double lr = 0;
-    const auto parsed =
-        std::from_chars(text.data(), text.data() + text.size(), lr);
-    TORCH_CHECK(
-        parsed.ec == std::errc(), "[load] '", text, "' is no learning rate");
-    optimizer.param_groups()[g].options().set_lr(lr);
-  }
+    const at::Tensor& parameter,
+    const NamesOfParameters& names) {
+  return c10::str(prefix, "state.", parameter_name(parameter, names), ".");
 }
 
 // A tensor of the parameter's layout, where there is none that has it.
@@ -145,16 +117,14 @@ void add_optimizer_state(
     const NamesOfParameters& names,
     TensorMap& tensors,
     std::map<std::string, std::string>& values) {
-  for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
-    auto& group = optimizer.param_groups()[g];
-    values[lr_name(prefix, g)] = exact(group.options().get_lr());
+  values[groups_name(prefix)] = param_groups_text(optimizer, names);
+  for (const auto& group : optimizer.param_groups()) {
     for (const auto& parameter : group.params()) {
-      const auto& name = name_of(parameter, names);
+      const auto begin = state_name(prefix, parameter, names);
       const auto found =
           optimizer.state().find(parameter.unsafeGetTensorImpl());
       if (found == optimizer.state().end()) continue;
       const auto fields = fields_of(*found->second);
-      const auto begin = prefix + "state." + name + ".";
       for (const auto& [field, tensor] : fields.tensors) {
         if (tensor->defined()) tensors[begin + field] = *tensor;
       }
@@ -178,7 +148,7 @@ std::function<void()> prepare_optimizer_state(
   for (auto& group : optimizer.param_groups()) {
     for (const auto& parameter : group.params()) {
       void* const key = parameter.unsafeGetTensorImpl();
-      const auto begin = prefix + "state." + name_of(parameter, names) + ".";
+      const auto begin = state_name(prefix, parameter, names);
       const auto first = saved.lower_bound(begin);
       if (first == saved.end() || !first->first.starts_with(begin)) {
         optimizer.state().erase(key);
@@ -199,9 +169,15 @@ std::function<void()> prepare_optimizer_state(
       }
     }
   }
-  return [&optimizer, prefix, steps, values = source.manifest().values] {
+  const auto& values = source.manifest().values;
+  const auto groups = values.find(groups_name(prefix));
+  return [&optimizer,
+          names,
+          steps,
+          text = groups == values.end() ? "" : groups->second,
+          where = "[load] '" + groups_name(prefix) + "' of " + source.path()] {
     for (const auto& [step, value] : steps) *step = value.item<int64_t>();
-    restore_lr(optimizer, prefix, values);
+    if (!text.empty()) restore_param_groups(optimizer, names, text, where);
   };
 }
 

@@ -5,17 +5,15 @@
 #include <map>
 #include <string>
 
-#include "api/checkpoint/source.h"
+#include "api/checkpoint/optimizer_options.h"
 
 namespace tessera::detail {
-
-using NamesOfParameters = std::map<const void*, std::string>;
 
 // "optimizer.state.<parameter>.exp_avg", as Python's has it; further optimizers
 // are optimizer_1, optimizer_2.
 std::string optimizer_prefix(size_t index);
 
-// Adds the tensors of the state, and the learning rate of each group as a
+// Adds the tensors of the state, and the hyperparameters of its groups as a
 // value. Throws c10::NotImplementedError for an optimizer that is none of
 // Adam, AdamW, Adagrad, RMSprop and SGD; c10::ValueError for a parameter that
 // has no name.

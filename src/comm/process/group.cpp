@@ -36,6 +36,8 @@ Group::Group(const GroupRequest& request, const Call& call)
     : ranks_(request.ranks),
       coordinate_(request.coordinate),
       flight_group_(new_flight_group(request.name, request.ranks)),
+      board_(*request.board),
+      calls_(board_.join(request.name)),
       drawn_(request.drawn) {
   write_flights_on_signal(ranks_[coordinate_]);
   const auto begin = Clock::now();
@@ -80,8 +82,24 @@ Group::Group(const GroupRequest& request, const Call& call)
 
 Group::~Group() = default;
 
+std::unique_ptr<WaitBoard::LongWait> Group::long_wait(
+    const Call& call,
+    uint32_t sequence,
+    const std::vector<int64_t>& peers) const {
+  return std::make_unique<WaitBoard::LongWait>(
+      board_, calls_, sequence, name(call.collective), ranks_of(peers));
+}
+
+std::vector<int64_t> Group::ranks_of(const std::vector<int64_t>& peers) const {
+  std::vector<int64_t> ranks;
+  ranks.reserve(peers.size());
+  for (const int64_t c : peers) ranks.push_back(ranks_[c]);
+  return ranks;
+}
+
 void Group::break_off(const std::string& error) {
   error_ = error;
+  board_.fail(calls_, error);
   for (const auto& transport : transports_) transport->close(error);
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/process/wait_board.h"
 #include "comm/transport/host.h"
 #include "comm/transport/transport.h"
 #include "tessera/mesh.h"
@@ -46,6 +47,8 @@ struct GroupRequest {
   std::chrono::milliseconds timeout;
   // A hash of what this rank has drawn for the group; outlives it.
   const std::atomic<uint32_t>* drawn = nullptr;
+  // Where long waits are told; outlives it.
+  WaitBoard* board = nullptr;
 };
 
 class Group {
@@ -60,6 +63,8 @@ class Group {
   // This process's place in the group.
   int64_t coordinate() const { return coordinate_; }
   const std::vector<int64_t>& ranks() const { return ranks_; }
+  // Those at these coordinates.
+  std::vector<int64_t> ranks_of(const std::vector<int64_t>& peers) const;
   // By which the flight recorder knows it.
   uint32_t flight_group() const { return flight_group_; }
 
@@ -74,7 +79,12 @@ class Group {
   }
   // The one that reaches a peer.
   Transport& transport(int64_t peer) const { return *route_[peer]; }
-  uint32_t next_sequence() { return ++sequence_; }
+  uint32_t next_sequence() { return board_.begin_call(calls_); }
+  // A wait in a call, for peers at these coordinates, that has become long.
+  std::unique_ptr<WaitBoard::LongWait> long_wait(
+      const Call& call,
+      uint32_t sequence,
+      const std::vector<int64_t>& peers) const;
   // A hash of the random numbers that the ranks of the group share.
   uint32_t drawn() const { return drawn_ == nullptr ? 0 : drawn_->load(); }
   // Why nothing more can be sent or received; empty: nothing is wrong.
@@ -89,7 +99,8 @@ class Group {
   uint32_t flight_group_;
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<Transport*> route_;  // by coordinate
-  uint32_t sequence_ = 0;
+  WaitBoard& board_;
+  BoardGroup& calls_;
   const std::atomic<uint32_t>* drawn_;
   std::string error_;
   std::mutex mutex_;

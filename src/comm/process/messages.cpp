@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "comm/assumed_shapes.h"
 #include "comm/counting.h"
@@ -65,7 +66,7 @@ Messages::Messages(Group& group, const Call& call)
   try {
     for (const auto& transport : group.transports()) transport->check_peers();
   } catch (const PeerError& error) {
-    fail({error.peer()}, error.what());
+    fail(error);
   }
 }
 
@@ -119,35 +120,64 @@ void Messages::send(c10::ArrayRef<int64_t> peers, const at::Tensor& from) {
   try {
     group_.transport(peers[0]).send(peers, tag(from), from.const_data_ptr());
   } catch (const PeerError& error) {
-    fail({error.peer()}, error.what());
+    fail(error);
   }
+}
+
+std::vector<int64_t> Messages::awaited() const {
+  std::vector<int64_t> peers;
+  for (const auto& transport : group_.transports()) {
+    for (const int64_t c : transport->awaited()) peers.push_back(c);
+  }
+  return peers;
 }
 
 template <typename Done>
 void Messages::progress_until(Done done) {
   const auto deadline = begin_ + call_.timeout;
   const auto& transports = group_.transports();
+  std::unique_ptr<WaitBoard::LongWait> wait;
+  auto look = begin_ + WaitBoard::kLong;
+  bool moved_since = false;  // the last look
   try {
     while (!done()) {
       size_t busy = 0;
       for (const auto& transport : transports)
         busy += transport->idle() ? 0 : 1;
+      const auto until = std::min(deadline, look);
       bool moved = false;
       for (const auto& transport : transports) {
         if (transport->idle()) continue;
         moved |= transport->progress(
-            busy == 1 ? deadline : std::min(deadline, Clock::now() + kTurn));
+            busy == 1 ? until : std::min(until, Clock::now() + kTurn));
       }
-      if (moved || Clock::now() < deadline) continue;
-      std::vector<int64_t> late;
-      for (const auto& transport : transports) {
-        for (const int64_t c : transport->awaited()) late.push_back(c);
+      moved_since |= moved;
+      if (moved) continue;
+      const auto now = Clock::now();
+      if (now >= deadline) {
+        fail(
+            group_.ranks_of(awaited()),
+            "Timed out waiting for its message",
+            true);
       }
-      fail(late, "Timed out waiting for its message");
+      if (now < look) continue;
+      if (std::exchange(moved_since, false)) {
+        wait.reset();
+        look = now + WaitBoard::kLong;
+      } else {
+        look_at_wait(wait);
+        look = now + WaitBoard::kAsk;
+      }
     }
   } catch (const PeerError& error) {
-    fail({error.peer()}, error.what());
+    fail(error);
   }
+}
+
+void Messages::look_at_wait(std::unique_ptr<WaitBoard::LongWait>& wait) {
+  if (!wait) wait = group_.long_wait(call_, tag_.sequence, awaited());
+  const auto verdict = wait->verdict();
+  if (verdict) fail({verdict->rank}, verdict->cause, true);
 }
 
 void Messages::wait(const Receipt& receipt) {
@@ -161,29 +191,32 @@ void Messages::finish() {
   sent_.clear();
 }
 
+void Messages::fail(const PeerError& error) {
+  fail(group_.ranks_of({error.peer()}), error.what(), false);
+}
+
 void Messages::fail(
-    const std::vector<int64_t>& peers, const std::string& cause) {
-  const auto waited = since(begin_);
-  const bool late = waited >= call_.timeout;
-  std::vector<int64_t> ranks;
-  for (const int64_t c : peers) ranks.push_back(group_.ranks()[c]);
+    const std::vector<int64_t>& ranks, const std::string& cause, bool waited) {
+  const auto time = since(begin_);
   const std::string text = c10::str(
       "[",
       name(call_.collective),
       "] rank ",
       group_.ranks()[group_.coordinate()],
-      late ? " waited " : " lost the connection after ",
-      waited.count(),
+      waited ? " waited " : " lost the connection after ",
+      time.count(),
       " ms in ",
       describe_group(group_.ranks(), call_),
-      late ? " for " : " to ",
+      waited ? " for " : " to ",
       name_ranks(ranks),
       ": ",
       cause,
       ". Check that every rank of the group is running and calls the same "
       "collectives in the same order with the same sizes",
-      late ? "; where a rank may be late, give the World a longer timeout"
-           : "; what ended the other rank stands in its own output");
+      !waited ? "; what ended the other rank stands in its own output"
+      : time >= call_.timeout
+          ? "; where a rank may be late, give the World a longer timeout"
+          : "");
   group_.break_off(text);
   TORCH_CHECK(false, text, flight_report(group_.ranks()[group_.coordinate()]));
 }

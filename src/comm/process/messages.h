@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/flight_recorder.h"
@@ -51,9 +53,15 @@ class Messages {
   void send(c10::ArrayRef<int64_t> peers, const at::Tensor& from);
   template <typename Done>
   void progress_until(Done done);
-  // Throws, and breaks the group off.
+  // The peers on whom something waits.
+  std::vector<int64_t> awaited() const;
+  // Tells the other ranks of a long wait; throws if it cannot end.
+  void look_at_wait(std::unique_ptr<WaitBoard::LongWait>& wait);
+  // Throws, and breaks the group off. A connection is lost, or, if `waited`,
+  // nothing came.
   [[noreturn]] void fail(
-      const std::vector<int64_t>& peers, const std::string& cause);
+      const std::vector<int64_t>& ranks, const std::string& cause, bool waited);
+  [[noreturn]] void fail(const PeerError& error);
 
   Group& group_;
   const Call call_;

@@ -123,6 +123,7 @@ class ProcessCollectives final : public Collectives {
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::atomic<std::chrono::milliseconds>& timeout_;
   const Options options_;
+  std::shared_ptr<WaitBoard> board_;
   const uint64_t forks_;
   // Exceptions on their way when this was made.
   const int exceptions_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -40,6 +41,11 @@ void close_store(
   store->wait(keys, patience);
 }
 
+template <typename T>
+void leave_in_memory(T value) {
+  static_cast<void>(new (std::nothrow) T(std::move(value)));
+}
+
 }  // namespace
 
 ProcessCollectives::ProcessCollectives(
@@ -51,6 +57,7 @@ ProcessCollectives::ProcessCollectives(
       store_(std::move(store)),
       timeout_(timeout),
       options_(std::move(options)),
+      board_(std::make_shared<WaitBoard>(store_, launch_.rank, launch_.size)),
       forks_(fork_count()),
       exceptions_(std::uncaught_exceptions()) {}
 
@@ -58,8 +65,9 @@ ProcessCollectives::~ProcessCollectives() {
   if (forks_ != fork_count()) {
     // The connections are the parent's, and so is the right to end them. Their
     // memory is left alone.
-    new std::map<Key, Entry>(std::move(groups_));
-    new StorePtr(store_);
+    leave_in_memory(std::move(groups_));
+    leave_in_memory(store_);
+    leave_in_memory(board_);
     return;
   }
   // Ranks that are lost do not come to say goodbye.
@@ -69,6 +77,7 @@ ProcessCollectives::~ProcessCollectives() {
         return group != nullptr && !group->error().empty();
       });
   groups_.clear();
+  board_.reset();
   if (launch_.served_by_launcher) return;
   const bool waits = !broken && std::uncaught_exceptions() <= exceptions_;
   const auto patience =
@@ -81,7 +90,7 @@ ProcessCollectives::~ProcessCollectives() {
           return 0;
         });
   } catch (const std::exception&) {
-    // The store has gone before us, or a rank does not come: no reason to fail.
+    return;  // The store has gone before us, or a rank does not come.
   }
 }
 
@@ -144,6 +153,7 @@ Group& ProcessCollectives::group(const Key& key, const Call& call) {
   if (!entry.group) {
     auto made = request("group", key, call.timeout);
     made.drawn = &entry.drawn;
+    made.board = board_.get();
     entry.group = std::make_unique<Group>(made, call);
   }
   return *entry.group;
