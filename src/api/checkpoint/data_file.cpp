@@ -12,6 +12,11 @@ namespace {
 
 constexpr int64_t kRowsBytes = int64_t{16} << 20;
 
+// A block of the file that is written by one call from its start becomes one
+// huge page of the page cache, where the system has such. A load then maps it
+// at once instead of page by page.
+constexpr int64_t kBlockBytes = int64_t{2} << 20;
+
 // The chunks of a piece, hashed and written while they are in the cache.
 class ChunkWriter {
  public:
@@ -33,22 +38,42 @@ class ChunkWriter {
       bytes -= taken;
       if (static_cast<int64_t>(rest_.size()) == kChunkBytes) flush();
     }
+    // The memory is the caller's.
+    write_pending(pending_bytes_);
   }
 
   void flush() {
-    if (!rest_.empty()) chunk(rest_.data(), static_cast<int64_t>(rest_.size()));
+    if (rest_.empty()) return;
+    chunk(rest_.data(), static_cast<int64_t>(rest_.size()));
+    write_pending(pending_bytes_);
     rest_.clear();
   }
 
  private:
   void chunk(const char* data, int64_t bytes) {
     sums_.push_back(static_cast<int64_t>(checksum(data, bytes)));
-    file_.append(data, bytes);
+    if (pending_ + pending_bytes_ != data) {
+      write_pending(pending_bytes_);
+      pending_ = data;
+    }
+    pending_bytes_ += bytes;
+    // Up to the end of the last block that is full.
+    const int64_t end = file_.end() + pending_bytes_;
+    write_pending(std::max<int64_t>(0, pending_bytes_ - end % kBlockBytes));
+  }
+
+  void write_pending(int64_t bytes) {
+    file_.append(pending_, bytes);
+    pending_ += bytes;
+    pending_bytes_ -= bytes;
   }
 
   OutputFile& file_;
   std::vector<int64_t>& sums_;
   std::string rest_;
+  // Hashed and not written yet.
+  const char* pending_ = nullptr;
+  int64_t pending_bytes_ = 0;
 };
 
 bool is_plain_memory(const at::Tensor& tensor) {

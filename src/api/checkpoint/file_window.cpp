@@ -15,6 +15,8 @@ constexpr int kPopulateRead = MADV_POPULATE_READ;
 constexpr int kPopulateRead = 22;
 #endif
 
+constexpr int64_t kHugePage = int64_t{2} << 20;
+
 // Whether the page cache has the whole range: then there is nothing to bring
 // in, and pages are mapped faster by the first access. Linux 6.5 and later.
 bool is_cached(int fd, int64_t offset, int64_t bytes, int64_t page) {
@@ -37,16 +39,18 @@ bool is_cached(int fd, int64_t offset, int64_t bytes, int64_t page) {
 
 FileWindow::FileWindow(int fd, int64_t offset, int64_t bytes) {
   static const int64_t page = ::sysconf(_SC_PAGESIZE);
-  const int64_t shift = offset % page;
-  mapped_bytes_ = static_cast<size_t>(bytes + shift);
-  mapped_ =
-      ::mmap(nullptr, mapped_bytes_, PROT_READ, MAP_SHARED, fd, offset - shift);
+  // Whole huge pages: those that the page cache has are mapped at once.
+  const int64_t begin = offset / kHugePage * kHugePage;
+  const int64_t end = (offset + bytes + kHugePage - 1) / kHugePage * kHugePage;
+  mapped_bytes_ = static_cast<size_t>(end - begin);
+  mapped_ = ::mmap(nullptr, mapped_bytes_, PROT_READ, MAP_SHARED, fd, begin);
   if (mapped_ == MAP_FAILED) return;
-  if (!is_cached(fd, offset, bytes, page) &&
-      ::madvise(mapped_, mapped_bytes_, kPopulateRead) != 0) {
-    return;
+  char* const start = static_cast<char*>(mapped_) + (offset - begin);
+  if (!is_cached(fd, offset, bytes, page)) {
+    const int64_t shift = offset % page;
+    if (::madvise(start - shift, bytes + shift, kPopulateRead) != 0) return;
   }
-  data_ = static_cast<const char*>(mapped_) + shift;
+  data_ = start;
 }
 
 FileWindow::~FileWindow() {

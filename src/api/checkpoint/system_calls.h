@@ -49,6 +49,8 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   void append(const void* data, size_t bytes);
+  // How many bytes it has.
+  off_t end() const { return end_; }
   // Waits until everything is on the disk, and closes the file.
   void finish();
 
