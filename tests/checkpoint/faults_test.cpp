@@ -11,6 +11,7 @@
 #include "api/checkpoint/system_calls.h"
 #include "run_directory.h"
 #include "saved_state.h"
+#include "testing/throws.h"
 
 namespace tessera {
 namespace faults_test {
@@ -97,8 +98,8 @@ class CheckpointFaults : public ::testing::Test {
     }
   }
   const DeviceMesh& mesh() const { return *mesh_; }
-  // Over processes calls are counted by each rank for itself: see
-  // tests/process.
+  // Over processes each rank would count its own calls: the kills of
+  // python/tests/checkpoint_kills.py come at any of them.
   bool here() const { return mesh_.has_value(); }
 
   // Saves 2 over 1, with a fault at every call in turn.
@@ -154,6 +155,63 @@ class CheckpointFaults : public ::testing::Test {
   std::optional<World> world_;
   std::optional<DeviceMesh> mesh_;
 };
+
+// The disk of one rank is full: its writes fail, and only its.
+class FullDisk : public SystemCalls {
+ public:
+  explicit FullDisk(std::string file) : file_(std::move(file)) {
+    detail::set_system_calls(this);
+  }
+  ~FullDisk() override { detail::set_system_calls(nullptr); }
+
+  int open(const char* path, int flags, mode_t mode) override {
+    const int fd = SystemCalls::open(path, flags, mode);
+    if (std::string(path).ends_with(file_)) full_ = fd;
+    return fd;
+  }
+  ssize_t pwrite(int fd, const void* data, size_t n, off_t at) override {
+    if (fd != full_) return SystemCalls::pwrite(fd, data, n, at);
+    errno = ENOSPC;
+    return -1;
+  }
+  int close(int fd) override {
+    if (fd == full_) full_ = -1;
+    return SystemCalls::close(fd);
+  }
+
+ private:
+  const std::string file_;
+  int full_ = -1;
+};
+
+// In both worlds: every rank raises the error of the one, at once or, from the
+// background, with the next call; what was there stays, and the next save
+// works.
+TEST(CheckpointFullDisk, OfOneRank) {
+  testing::test_world();
+  const auto mesh = init_device_mesh("cpu", {4});
+  const RunDirectory run;
+  save(run.path(), state_of(mesh, 1), {.step = 1});
+  for (const bool asynchronous : {false, true}) {
+    for (const auto* file :
+         {"/data_0000.safetensors", "/data_0002.safetensors"}) {
+      {
+        const FullDisk calls(file);
+        testing::throws_saying<c10::Error>("No space left on device", [&] {
+          if (asynchronous) {
+            save_async(run.path(), state_of(mesh, 2), {.step = 2}).wait();
+          } else {
+            save(run.path(), state_of(mesh, 2), {.step = 2});
+          }
+        });
+      }
+      EXPECT_EQ(loaded_value(run.path(), mesh), 1);
+      save(run.path(), state_of(mesh, 1), {.step = 1});
+      EXPECT_EQ(loaded_value(run.path(), mesh), 1);
+      run.once([&] { expect_clean(run.path()); });
+    }
+  }
+}
 
 TEST_F(CheckpointFaults, EveryCallFails) {
   if (here()) strike_everywhere(Fault::Fail, 1, 2, 0, true);

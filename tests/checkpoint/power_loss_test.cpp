@@ -149,8 +149,7 @@ class AccountingCalls : public SystemCalls {
 };
 
 TEST(CheckpointPowerLoss, AtEveryCall) {
-  // Over processes calls are counted by each rank for itself: see
-  // tests/process.
+  // The account is that of one process.
   if (testing::over_processes()) return;
   const auto world = World::simulate(2);
   const auto mesh = init_device_mesh("cpu", {2});

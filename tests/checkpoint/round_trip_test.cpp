@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 
@@ -221,6 +222,25 @@ TEST(RoundTrip, ReadsOnlyWhatItNeedsStraightIntoPlace) {
   });
 }
 
+// Into other columns every rank needs bytes of every page: it maps some blocks
+// at a time, and never holds the file.
+TEST(RoundTrip, OtherLayoutsNeedLittleMemory) {
+  testing::with_mesh({4}, [](const DeviceMesh& mesh) {
+    const RunDirectory run;
+    constexpr int64_t kRows = 1 << 17;
+    constexpr int64_t kWindow = 20 << 10;  // KiB, of one thread
+    save(run.path(), {{"table", full({kRows, 256}, 3, mesh, {Shard(0)})}});
+    const auto into = full({kRows, 256}, 1, mesh, {Shard(1)});
+    std::ofstream("/proc/self/clear_refs") << 5;  // forget the peak
+    const auto resident = process_number("status", "VmRSS");
+    load(run / "step_0", {{"table", into}});
+    EXPECT_LE(
+        process_number("status", "VmHWM") - resident,
+        kWindow * at::get_num_threads() + (8 << 10));
+    expect_same(into.narrow(1, 100, 1), torch::full({kRows, 1}, 3.0));
+  });
+}
+
 TEST(RoundTrip, AnotherNumberOfRanks) {
   if (testing::over_processes()) return;  // worlds of one test have one size
   const RunDirectory run;
@@ -246,6 +266,21 @@ TEST(RoundTrip, AnotherNumberOfRanks) {
   }
 }
 
+// The file that memory of this process is a view of; "" if of none.
+std::string file_behind(const void* memory) {
+  std::ifstream in("/proc/self/maps");
+  for (std::string line; std::getline(in, line);) {
+    unsigned long begin = 0;
+    unsigned long end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx", &begin, &end) != 2) continue;
+    const auto at = reinterpret_cast<uintptr_t>(memory);
+    if (at < begin || at >= end) continue;
+    const auto slash = line.find('/');
+    return slash == std::string::npos ? "" : line.substr(slash);
+  }
+  return "";
+}
+
 TEST(RoundTrip, MappedTensors) {
   const RunDirectory run;
   testing::with_mesh({4}, [&](const DeviceMesh& mesh) {
@@ -262,6 +297,15 @@ TEST(RoundTrip, MappedTensors) {
     expect_same(mapped.at("uneven"), uneven);
     expect_same(mapped.at("columns"), table);
     expect_same(mapped.at("plain"), uneven);
+    // Rows that fill pages stay in the files of all four ranks.
+    const auto* rows =
+        static_cast<const char*>(mapped.at("table").const_data_ptr());
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(
+          file_behind(rows + rank * (mapped.at("table").nbytes() / 4)),
+          run / c10::str("step_0/data_000", rank, ".safetensors"));
+    }
+    EXPECT_EQ(file_behind(mapped.at("columns").const_data_ptr()), "");
     // A write is seen only here.
     mapped.at("table").zero_();
     expect_same(
