@@ -41,13 +41,17 @@ def _run(rank: int, body, port: int, errors, use_torch: bool) -> None:
         raise
 
 
-def run(body, use_torch: bool = True) -> None:
+def run(body, use_torch: bool = True, fresh: bool = False) -> None:
     """Calls body(rank) on four ranks; fails with the traceback of the first.
 
     Without `use_torch` there is no process group, only the environment that
-    torchrun would set.
+    torchrun would set. The processes are forked from one that has imported
+    torch, which takes seconds, and Tessera; `fresh` ones import both
+    themselves, with the environment of now.
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("spawn" if fresh else "forkserver")
+    if not fresh:
+        context.set_forkserver_preload(["torch.testing", "pytest", "tessera"])
     errors = context.SimpleQueue()
     port = _free_port()
     processes = [

@@ -51,6 +51,7 @@ std::vector<at::Tensor> by_position(
       by_rank.size(),
       " were given");
   std::vector<at::Tensor> ordered;
+  ordered.reserve(places.size());
   for (const size_t place : places) {
     ordered.push_back(by_rank[place]);
   }

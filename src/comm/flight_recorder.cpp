@@ -62,11 +62,11 @@ Flight::Flight(
   cause.copy(record.cause.data(), record.cause.size() - 1);
   const auto words = std::bit_cast<Words>(record);
   auto& slot = recorder().slots[id_ % kFlightsKept].words;
-  // Without a number while it is half written.
+  // Without a number while it is half written: who reads a new word reads that
+  // there is none, or a new one.
   slot[kIdWord].store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
   for (size_t i = 0; i < kWords; ++i) {
-    if (i != kIdWord) slot[i].store(words[i], std::memory_order_relaxed);
+    if (i != kIdWord) slot[i].store(words[i], std::memory_order_release);
   }
   slot[kIdWord].store(id_, std::memory_order_release);
 }
@@ -94,9 +94,8 @@ std::vector<FlightRecord> flights() {
     if (id == 0) continue;
     Words words;
     for (size_t i = 0; i < kWords; ++i) {
-      words[i] = slot[i].load(std::memory_order_relaxed);
+      words[i] = slot[i].load(std::memory_order_acquire);
     }
-    std::atomic_thread_fence(std::memory_order_acquire);
     // Overwritten meanwhile.
     if (slot[kIdWord].load(std::memory_order_relaxed) != id) continue;
     words[kIdWord] = id;

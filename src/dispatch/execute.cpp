@@ -5,6 +5,7 @@
 #include "dispatch/agreement.h"
 #include "dispatch/implicit_moves.h"
 #include "dispatch/learn_dtypes.h"
+#include "dispatch/plain_args.h"
 #include "dispatch/run_steps.h"
 #include "dispatch/tensor.h"
 #include "kernels/device_errors.h"

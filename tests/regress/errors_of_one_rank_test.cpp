@@ -129,7 +129,9 @@ TEST(ErrorsOfOneRank, AreToldToTheOthers) {
   ts::testing::with_mesh({2}, [&](const ts::DeviceMesh& mesh) {
     for (const auto& sample : samples()) {
       // Derivatives get what the op itself has checked, and do not check again.
-      if (sample.op.find("backward") != std::string::npos) {
+      // segment_reduce follows its offsets wherever they point.
+      if (sample.op.find("backward") != std::string::npos ||
+          sample.op == "aten::segment_reduce") {
         continue;
       }
       const auto args = sample.arguments();

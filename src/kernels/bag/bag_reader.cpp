@@ -112,9 +112,16 @@ at::Tensor bag_bounds(const BagIndices& input) {
   const auto* const bound = bounds.const_data_ptr<int64_t>();
   TORCH_CHECK_VALUE(
       bound[0] == 0, "[embedding_bag] offsets must start at 0, not ", bound[0]);
-  for (int64_t b = 1; b < bounds.numel(); ++b) {
-    if (bound[b - 1] > bound[b] || bound[b] > n) {
-      throw_bad_offsets(bound[b - 1], bound[b], n);
+  // Without branches, so that it is done in vectors; then who it was.
+  const int64_t bags = bounds.numel() - 1;
+  uint64_t bad = static_cast<uint64_t>(n - bound[bags]);
+  for (int64_t b = 0; b < bags; ++b) {
+    bad |=
+        static_cast<uint64_t>(bound[b + 1]) - static_cast<uint64_t>(bound[b]);
+  }
+  for (int64_t b = 0; static_cast<int64_t>(bad) < 0 && b < bags; ++b) {
+    if (bound[b] > bound[b + 1] || bound[b + 1] > n) {
+      throw_bad_offsets(bound[b], bound[b + 1], n);
     }
   }
   return bounds;
