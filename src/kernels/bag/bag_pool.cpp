@@ -12,6 +12,9 @@ namespace tessera::detail {
 
 namespace {
 
+// What is done with the rows of a bag besides adding them up.
+enum class Pooling { kSum, kWeighted, kMean };
+
 // The bags of one run.
 template <typename T, typename Out>
 struct PoolRun {
@@ -23,54 +26,46 @@ struct PoolRun {
 
   template <int Bytes>
   TESSERA_LANES_INLINE void run() const;
+  template <int Bytes, Pooling kPooling>
+  TESSERA_LANES_INLINE void run_as() const;
 };
 
-// One bag.
-template <typename T, typename Out, int Bytes>
+// One bag. All that the loops read is a copy: bags are short, and what they
+// would look up behind pointers costs as much as some rows.
+template <typename T, typename Out, int Bytes, Pooling kPooling>
 struct PoolBag {
   using Acc = BagAcc<T>;
   using L = Lanes<Acc, Bytes>;
 
-  const PoolRun<T, Out>& run;
+  BagTable<T> table;
+  const int64_t* rows;
+  const Acc* scales;
   int64_t begin;
   int64_t end;
   Acc divisor;
   Out* out;
 
-  template <int N, bool Weighted>
-  TESSERA_LANES_INLINE void sum(
-      int64_t column, typename L::Vec (&sums)[N]) const {
-    const T* table = column_of(run.table.data, column);
-    const int64_t* rows = run.in.rows;
-    const int64_t stride = run.table.stride;
-    const Lookahead ahead = run.table.ahead;
+  template <int N>
+  TESSERA_LANES_INLINE void block(int64_t column) const {
+    typename L::Vec sums[N] = {};
+    const T* first = column_of(table.data, column);
     for (int64_t e = begin; e < end; ++e) {
-      const RowsAhead<T> next(table, rows, e, stride, ahead);
-      const T* row = table + rows[e] * stride;
+      const RowsAhead<T> next(first, rows, e, table.stride, table.ahead);
+      const T* row = first + rows[e] * table.stride;
 #pragma GCC unroll 8
       for (int i = 0; i < N; ++i) {
         typename L::Vec v;
         load_lanes<Bytes>(row + i * L::kCount, v);
-        if constexpr (Weighted) {
-          v *= run.in.scales[e];
+        if constexpr (kPooling == Pooling::kWeighted) {
+          v *= scales[e];
         }
         sums[i] += v;
         next.ask(i * L::kCount);
       }
     }
-  }
-
-  template <int N>
-  TESSERA_LANES_INLINE void block(int64_t column) const {
-    typename L::Vec sums[N] = {};
-    if (run.in.scales != nullptr) {
-      sum<N, true>(column, sums);
-    } else {
-      sum<N, false>(column, sums);
-    }
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
-      if (run.in.counts != nullptr) {
+      if constexpr (kPooling == Pooling::kMean) {
         sums[i] /= divisor;
       }
       store_lanes<Bytes, Out, Acc>(out + column + i * L::kCount, sums[i]);
@@ -80,19 +75,34 @@ struct PoolBag {
   TESSERA_LANES_INLINE void rest(int64_t column, int64_t count) const {
     Acc sums[L::kCount] = {};
     for (int64_t e = begin; e < end; ++e) {
-      const T* row =
-          run.table.data + run.in.rows[e] * run.table.stride + column;
-      const Acc scale = run.in.scales != nullptr ? run.in.scales[e] : Acc(1);
+      const T* row = table.data + rows[e] * table.stride + column;
+      const Acc scale = kPooling == Pooling::kWeighted ? scales[e] : Acc(1);
       for (int64_t c = 0; c < count; ++c) {
         sums[c] += static_cast<Acc>(row[c]) * scale;
       }
     }
     for (int64_t c = 0; c < count; ++c) {
       out[column + c] = static_cast<Out>(
-          run.in.counts != nullptr ? sums[c] / divisor : sums[c]);
+          kPooling == Pooling::kMean ? sums[c] / divisor : sums[c]);
     }
   }
 };
+
+template <typename T, typename Out>
+template <int Bytes, Pooling kPooling>
+TESSERA_LANES_INLINE void PoolRun<T, Out>::run_as() const {
+  PoolBag<T, Out, Bytes, kPooling> bag{
+      table, in.rows, in.scales, 0, 0, Acc(1), out};
+  for (int64_t b = 0; b < in.bags; ++b) {
+    bag.begin = bag.end;
+    bag.end = in.ends[b];
+    if constexpr (kPooling == Pooling::kMean) {
+      bag.divisor = static_cast<Acc>(in.divisor(b));
+    }
+    for_column_blocks<Lanes<Acc, Bytes>::kCount>(bag.table.width, bag);
+    bag.out += bag.table.width;
+  }
+}
 
 template <typename T, typename Out>
 template <int Bytes>
@@ -100,14 +110,12 @@ TESSERA_LANES_INLINE void PoolRun<T, Out>::run() const {
   if (in.entries() > 0) {
     table.prefetch_first(in.rows);
   }
-  for (int64_t b = 0; b < in.bags; ++b) {
-    const PoolBag<T, Out, Bytes> bag{
-        *this,
-        in.begin_of(b),
-        in.ends[b],
-        static_cast<Acc>(in.divisor(b)),
-        out + b * table.width};
-    for_column_blocks<Lanes<Acc, Bytes>::kCount>(table.width, bag);
+  if (in.scales != nullptr) {
+    run_as<Bytes, Pooling::kWeighted>();
+  } else if (in.counts != nullptr) {
+    run_as<Bytes, Pooling::kMean>();
+  } else {
+    run_as<Bytes, Pooling::kSum>();
   }
 }
 

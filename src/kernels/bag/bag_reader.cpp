@@ -114,7 +114,7 @@ at::Tensor bag_bounds(const BagIndices& input) {
       bound[0] == 0, "[embedding_bag] offsets must start at 0, not ", bound[0]);
   // Without branches, so that it is done in vectors; then who it was.
   const int64_t bags = bounds.numel() - 1;
-  uint64_t bad = static_cast<uint64_t>(n - bound[bags]);
+  auto bad = static_cast<uint64_t>(n - bound[bags]);
   for (int64_t b = 0; b < bags; ++b) {
     bad |=
         static_cast<uint64_t>(bound[b + 1]) - static_cast<uint64_t>(bound[b]);
