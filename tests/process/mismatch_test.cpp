@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <thread>
 
 #include "comm/comm_event.h"
@@ -99,24 +98,16 @@ class EveryCollective : public FourProcesses {
   // Runs the body in a world over each transport.
   static void with_each_transport(
       const std::function<void(World&, const DeviceMesh&)>& body) {
-    const char* before = std::getenv("TESSERA_SHARED_MEMORY");
-    const std::string kept = before != nullptr ? before : "";
     for (const char* megabytes : {"64", "0"}) {
-      SCOPED_TRACE(std::string("TESSERA_SHARED_MEMORY=") + megabytes);
-      // Looked at when a group connects.
-      setenv("TESSERA_SHARED_MEMORY", megabytes, 1);
-      World world = World::from_environment(1, {seconds(30)});
-      const auto mesh = init_device_mesh("cpu", {4});
-      collectives(mesh).agree(mesh, "");
-      // A group that breaks ends the calls of those who are late, too.
-      test_world().barrier();
-      body(world, mesh);
-      test_world().barrier();
-    }
-    if (before != nullptr) {
-      setenv("TESSERA_SHARED_MEMORY", kept.c_str(), 1);
-    } else {
-      unsetenv("TESSERA_SHARED_MEMORY");
+      with_memory(megabytes, [&] {
+        World world = World::from_environment(1, {seconds(30)});
+        const auto mesh = init_device_mesh("cpu", {4});
+        collectives(mesh).agree(mesh, "");
+        // A group that breaks ends the calls of those who are late, too.
+        test_world().barrier();
+        body(world, mesh);
+        test_world().barrier();
+      });
     }
   }
 

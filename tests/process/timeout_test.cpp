@@ -24,15 +24,7 @@ class RankMissing : public FourProcesses {
   // and some.
   template <typename Fn>
   static std::string error_in_time(milliseconds timeout, Fn fn) {
-    const auto begin = std::chrono::steady_clock::now();
-    std::string text = "no error";
-    try {
-      fn();
-    } catch (const c10::Error& error) {
-      text = error.what_without_backtrace();
-    }
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, timeout + seconds(10));
-    return text;
+    return error_within(timeout + seconds(10), fn);
   }
 };
 

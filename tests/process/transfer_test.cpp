@@ -1,7 +1,5 @@
 // How the bytes of collectives travel: in small blocks, and over both
 // transports at once. Run as processes.
-#include <cstdlib>
-
 #include "comm/process/process_collectives.h"
 #include "comm/process/world_store.h"
 #include "testing/processes.h"
@@ -61,20 +59,6 @@ class Transfer : public FourProcesses {
             parts,
             me)));
     comm.agree(mesh, "");
-  }
-
-  static void with_memory(
-      const char* megabytes, const std::function<void()>& body) {
-    const char* before = std::getenv("TESSERA_SHARED_MEMORY");
-    const std::string kept = before != nullptr ? before : "";
-    setenv("TESSERA_SHARED_MEMORY", megabytes, 1);
-    SCOPED_TRACE(std::string("TESSERA_SHARED_MEMORY=") + megabytes);
-    body();
-    if (before != nullptr) {
-      setenv("TESSERA_SHARED_MEMORY", kept.c_str(), 1);
-    } else {
-      unsetenv("TESSERA_SHARED_MEMORY");
-    }
   }
 };
 

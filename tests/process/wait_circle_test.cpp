@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 
 #include <array>
-#include <cstdlib>
 #include <thread>
 
 #include "testing/processes.h"
@@ -29,19 +28,12 @@ constexpr seconds kTimeout{60};
 class WaitCircle : public FourProcesses {
  protected:
   static void with_each_transport(const std::function<void(World&)>& body) {
-    const char* before = std::getenv("TESSERA_SHARED_MEMORY");
-    const std::string kept = before != nullptr ? before : "";
     for (const char* megabytes : {"64", "0"}) {
-      SCOPED_TRACE(std::string("TESSERA_SHARED_MEMORY=") + megabytes);
-      setenv("TESSERA_SHARED_MEMORY", megabytes, 1);
-      World world = World::from_environment(1, {kTimeout});
-      body(world);
-      test_world().barrier();
-    }
-    if (before != nullptr) {
-      setenv("TESSERA_SHARED_MEMORY", kept.c_str(), 1);
-    } else {
-      unsetenv("TESSERA_SHARED_MEMORY");
+      with_memory(megabytes, [&] {
+        World world = World::from_environment(1, {kTimeout});
+        body(world);
+        test_world().barrier();
+      });
     }
   }
 
@@ -55,15 +47,7 @@ class WaitCircle : public FourProcesses {
   // The error of `fn`, which must come before the timeout.
   template <typename Fn>
   static std::string error_of(Fn fn) {
-    const auto begin = std::chrono::steady_clock::now();
-    std::string text = "no error";
-    try {
-      fn();
-    } catch (const c10::Error& error) {
-      text = error.what_without_backtrace();
-    }
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, kTimeout / 2);
-    return text;
+    return error_within(kTimeout / 2, fn);
   }
 };
 
