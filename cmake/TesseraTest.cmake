@@ -24,8 +24,11 @@ function(tessera_process_command out)
       PARENT_SCOPE)
 endfunction()
 
-# One thread a rank: ranks are the parallelism, and sums have one order.
-set(tessera_test_environment OMP_NUM_THREADS=1 MKL_NUM_THREADS=1)
+# One thread a rank: ranks are the parallelism, and sums have one order. torch's
+# store asks the name server who connects; where an answer is lost, it shall not
+# wait the usual five seconds.
+set(tessera_test_environment OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+                             RES_OPTIONS=timeout:1)
 if(TESSERA_SANITIZE)
   set(_suppressions "${PROJECT_SOURCE_DIR}/cmake/sanitizers")
   list(

@@ -16,8 +16,10 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _run(rank: int, body, port: int, errors, use_torch: bool) -> None:
+def _run(rank: int, body, port: int, errors, use_torch: bool, env) -> None:
+    os.environ.clear()
     os.environ.update(
+        env,
         RANK=str(rank),
         WORLD_SIZE=str(RANKS),
         MASTER_ADDR="127.0.0.1",
@@ -41,21 +43,22 @@ def _run(rank: int, body, port: int, errors, use_torch: bool) -> None:
         raise
 
 
-def run(body, use_torch: bool = True, fresh: bool = False) -> None:
+def run(body, use_torch: bool = True) -> None:
     """Calls body(rank) on four ranks; fails with the traceback of the first.
 
     Without `use_torch` there is no process group, only the environment that
     torchrun would set. The processes are forked from one that has imported
-    torch, which takes seconds, and Tessera; `fresh` ones import both
-    themselves, with the environment of now.
+    torch, which takes seconds, and Tessera, and get the environment of now.
     """
-    context = multiprocessing.get_context("spawn" if fresh else "forkserver")
-    if not fresh:
-        context.set_forkserver_preload(["torch.testing", "pytest", "tessera"])
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.testing", "pytest", "tessera"])
     errors = context.SimpleQueue()
     port = _free_port()
     processes = [
-        context.Process(target=_run, args=(rank, body, port, errors, use_torch))
+        context.Process(
+            target=_run,
+            args=(rank, body, port, errors, use_torch, dict(os.environ)),
+        )
         for rank in range(RANKS)
     ]
     for process in processes:

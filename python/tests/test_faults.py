@@ -117,7 +117,7 @@ def body_indexing_lets_others_run(rank):
     ids=lambda body: body.__name__.removeprefix("body_"),
 )
 def test_four_processes(body):
-    run(body, fresh=True)
+    run(body)
 
 
 def stop_for(seconds: float) -> None:
@@ -169,7 +169,7 @@ def body_stopped_store(rank):
     ids=lambda body: body.__name__.removeprefix("body_"),
 )
 def test_stopped(body):
-    run(body, use_torch=False, fresh=True)
+    run(body, use_torch=False)
 
 
 def body_late_rank(rank):
@@ -193,4 +193,4 @@ def body_late_rank(rank):
 
 
 def test_late_rank():
-    run(body_late_rank, use_torch=False, fresh=True)
+    run(body_late_rank, use_torch=False)

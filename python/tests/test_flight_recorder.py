@@ -127,12 +127,12 @@ def body_error(rank):
 
 def test_signal(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, str(tmp_path / "records"))
-    run(body_signal, fresh=True)
+    run(body_signal)
 
 
 def test_error(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    run(body_error, fresh=True)
+    run(body_error)
 
 
 def break_collective(rank):
@@ -201,7 +201,7 @@ def body_no_files(rank):
 def test_error_by_default(tmp_path, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    run(body_error_by_default, fresh=True)
+    run(body_error_by_default)
 
 
 def test_no_files(tmp_path, monkeypatch):
@@ -210,7 +210,7 @@ def test_no_files(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     link = tmp_path / f"tessera_flight_{os.getuid()}"
     link.symlink_to(tmp_path / "elsewhere")
-    run(body_no_files, fresh=True)
+    run(body_no_files)
 
 
 def body_own_handler(rank):
@@ -224,4 +224,4 @@ def body_own_handler(rank):
 
 
 def test_own_handler():
-    run(body_own_handler, fresh=True)
+    run(body_own_handler)

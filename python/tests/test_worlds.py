@@ -77,4 +77,4 @@ def over_processes(rank):
 
 
 def test_processes():
-    run(over_processes, use_torch=False, fresh=True)
+    run(over_processes, use_torch=False)

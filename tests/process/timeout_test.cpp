@@ -124,67 +124,6 @@ TEST_F(RankMissing, RanksInDifferentCollectives) {
   test_world().barrier();
 }
 
-TEST_F(RankMissing, EveryCollectiveNamesItself) {
-  struct Named {
-    const char* name;
-    std::function<void(const DeviceMesh&)> call;
-  };
-  const auto ones = at::ones({4, 4});
-  const std::vector<Parts> each{Parts(4, 4)};
-  const std::vector<Parts> cut{Parts(4, 1)};
-  const std::vector<Named> all{
-      {"all_reduce",
-       [&](const DeviceMesh& m) {
-         collectives(m).all_reduce({m, 0}, ones, ReduceOp::Max);
-       }},
-      {"all_gather",
-       [&](const DeviceMesh& m) {
-         collectives(m).all_gather({m, 0}, ones, 0, each);
-       }},
-      {"reduce_scatter",
-       [&](const DeviceMesh& m) {
-         collectives(m).reduce_scatter({m, 0}, ones, 0, cut, ReduceOp::Sum);
-       }},
-      {"all_to_all",
-       [&](const DeviceMesh& m) {
-         collectives(m).all_to_all({m, 0}, ones, {0, cut}, {1, each});
-       }},
-      {"all_to_all_rows",
-       [&](const DeviceMesh& m) {
-         collectives(m).all_to_all_rows({m, 0}, ones, cut, cut);
-       }},
-      {"broadcast",
-       [&](const DeviceMesh& m) { collectives(m).broadcast({m, 0}, ones); }},
-      {"scatter",
-       [&](const DeviceMesh& m) {
-         collectives(m).scatter({m, 0}, ones, 0, cut);
-       }},
-      {"agree", [&](const DeviceMesh& m) { collectives(m).agree(m, ""); }}};
-  const milliseconds timeout(500);
-  for (const auto& [name, call] : all) {
-    SCOPED_TRACE(name);
-    World world = World::from_environment(1, {seconds(60)});
-    const auto mesh = init_device_mesh("cpu", {4});
-    // Connected before the time is short.
-    collectives(mesh).agree(mesh, "");
-    world.barrier();
-    world.set_timeout(timeout);
-    // The root itself is missing: whoever waits, waits for it. Where nobody
-    // waits for anybody the call may well succeed, as it does for a root.
-    if (world.rank() != 0) {
-      EXPECT_THAT(
-          error_in_time(timeout, [&, &call = call] { call(mesh); }),
-          AllOf(
-              StartsWith(
-                  "[" + std::string(name) + "] rank " +
-                  std::to_string(world.rank())),
-              AnyOf(HasSubstr("waited"), HasSubstr("lost the connection")),
-              HasSubstr("in group [0, 1, 2, 3]")));
-    }
-    test_world().barrier();
-  }
-}
-
 TEST_F(RankMissing, ItsWorldHasEnded) {
   const milliseconds timeout = seconds(60);
   auto world = std::make_unique<World>(World::from_environment(1, {timeout}));
