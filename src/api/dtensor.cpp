@@ -125,6 +125,9 @@ at::Tensor DTensor::full_tensor(
 }
 
 DTensor DTensor::redistribute(PlacementsRef placements) const {
+  if (placements == this->placements()) {
+    return *this;
+  }
   const auto to =
       normalize_placements(placements, mesh(), dim(), "redistribute");
   for (size_t i = 0; i < to.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <compare>
 #include <string>
@@ -37,11 +38,23 @@ c10::DispatchKeySet keys_of(const DistributedMeta& meta, c10::Device device) {
                 : keys;
 }
 
+// A tensor that holds the meta; an inference tensor only where `inference`, and
+// inference mode is on.
 at::Tensor wrap_meta(
-    c10::intrusive_ptr<DistributedMeta> meta, c10::Device device) {
+    c10::intrusive_ptr<DistributedMeta> meta,
+    c10::Device device,
+    bool inference) {
   const Spec& spec = *meta->spec;
-  auto impl = c10::make_intrusive<c10::TensorImpl>(
-      keys_of(*meta, device), c10::scalarTypeToTypeMeta(spec.dtype), device);
+  const auto make = [&] {
+    return c10::make_intrusive<c10::TensorImpl>(
+        keys_of(*meta, device), c10::scalarTypeToTypeMeta(spec.dtype), device);
+  };
+  auto impl = make();
+  if (C10_UNLIKELY(impl->is_inference() && !inference)) {
+    // Seen afterwards: asking for the mode takes longer.
+    const c10::InferenceMode off(false);
+    impl = make();
+  }
   impl->set_sizes_and_strides(spec.sizes, spec.strides);
   impl->release_storage_and_set_meta_custom_data_ptr_error_msg_(no_storage());
   impl->set_backend_meta(std::move(meta));
@@ -70,22 +83,26 @@ DistributedMeta::~DistributedMeta() {
   }
 }
 
-at::Tensor make_distributed(SpecPtr spec, Shards shards, ViewOrigin origin) {
+at::Tensor make_distributed(
+    SpecPtr spec, Shards shards, const ViewOrigin& origin) {
   const auto device = device_of(*spec, shards);
-  const MadeLike mode(shards.empty() ? at::Tensor() : shards[0]);
+  const bool inference = shards.empty() || shards[0].is_inference();
   return wrap_meta(
       c10::make_intrusive<DistributedMeta>(
-          std::move(spec), std::move(shards), std::move(origin)),
-      device);
+          std::move(spec), std::move(shards), origin),
+      device,
+      inference);
 }
 
-at::Tensor make_distributed(SpecPtr spec, at::Tensor shard, ViewOrigin origin) {
+at::Tensor make_distributed(
+    SpecPtr spec, at::Tensor shard, const ViewOrigin& origin) {
   const auto device = shard.device();
-  const MadeLike mode(shard);
+  const bool inference = shard.is_inference();
   return wrap_meta(
       c10::make_intrusive<DistributedMeta>(
-          std::move(spec), std::move(shard), std::move(origin)),
-      device);
+          std::move(spec), std::move(shard), origin),
+      device,
+      inference);
 }
 
 uint32_t version_of(const at::Tensor& distributed) {
@@ -153,8 +170,8 @@ MadeLike::~MadeLike() {
 at::Tensor make_alias(const at::Tensor& distributed) {
   auto meta = MetaPtr::reclaim_copy(static_cast<DistributedMeta*>(
       distributed.unsafeGetTensorImpl()->get_backend_meta()));
-  const MadeLike mode(distributed);
-  return wrap_meta(std::move(meta), distributed.device());
+  return wrap_meta(
+      std::move(meta), distributed.device(), distributed.is_inference());
 }
 
 namespace {

@@ -34,14 +34,10 @@ struct ViewOrigin {
 // Immutable after it is made, but for what it counts and keeps: tensors that
 // are shallow copies share one.
 struct DistributedMeta final : c10::BackendMeta {
-  DistributedMeta(SpecPtr s, Shards parts, ViewOrigin from)
-      : spec(std::move(s)),
-        shards_(std::move(parts)),
-        origin_(std::move(from)) {}
-  DistributedMeta(SpecPtr s, at::Tensor part, ViewOrigin from)
-      : spec(std::move(s)),
-        shards_(only(std::move(part))),
-        origin_(std::move(from)) {}
+  DistributedMeta(SpecPtr s, Shards parts, const ViewOrigin& from)
+      : spec(std::move(s)), shards_(std::move(parts)), origin_(from) {}
+  DistributedMeta(SpecPtr s, at::Tensor part, const ViewOrigin& from)
+      : spec(std::move(s)), shards_(only(std::move(part))), origin_(from) {}
   ~DistributedMeta() override;
 
   const SpecPtr spec;
@@ -96,10 +92,10 @@ inline const DistributedMeta& distributed_meta(const at::Tensor& tensor) {
 
 // A distributed tensor that holds `shards`, laid out as `spec` says.
 at::Tensor make_distributed(
-    SpecPtr spec, Shards shards, ViewOrigin origin = {});
+    SpecPtr spec, Shards shards, const ViewOrigin& origin = {});
 // As above, of the one shard that lives here.
 at::Tensor make_distributed(
-    SpecPtr spec, at::Tensor shard, ViewOrigin origin = {});
+    SpecPtr spec, at::Tensor shard, const ViewOrigin& origin = {});
 
 // How often a tensor (or what it is a view of) has been written.
 uint32_t version_of(const at::Tensor& distributed);
