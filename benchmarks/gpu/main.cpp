@@ -26,6 +26,7 @@
 
 namespace ts = tessera;
 using ts::benchmark::host_microseconds;
+using ts::benchmark::loop_microseconds;
 using ts::benchmark::milliseconds;
 using ts::benchmark::Table;
 
@@ -308,16 +309,22 @@ void small_ops(at::DeviceType device) {
           {"relu", [&] { plain.relu(); }, [&] { ours.relu(); }},
           {"view", [&] { plain.view({4, 4}); }, [&] { ours.view({4, 4}); }}};
   std::printf(
-      "\n| 4x4 on %s, us | plain | ours | added |\n|---|---|---|---|\n",
+      "\n| 4x4 on %s, us | plain | ours | added | loop: plain | ours | added "
+      "|\n"
+      "|---|---|---|---|---|---|---|\n",
       c10::DeviceTypeName(device, true).c_str());
   for (const auto& [name, of_plain, of_ours] : ops) {
     const auto [plain_us, our_us] = host_microseconds(of_plain, of_ours);
+    const auto [plain_loop, our_loop] = loop_microseconds(of_plain, of_ours);
     std::printf(
-        "| %s | %.2f | %.2f | %.2f |\n",
+        "| %s | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f |\n",
         name,
         plain_us,
         our_us,
-        our_us - plain_us);
+        our_us - plain_us,
+        plain_loop,
+        our_loop,
+        our_loop - plain_loop);
   }
 }
 

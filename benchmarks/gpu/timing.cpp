@@ -29,24 +29,18 @@ double milliseconds(const std::function<void()>& call, int rounds) {
   return times[times.size() / 2];
 }
 
-std::pair<double, double> host_microseconds(
-    const std::function<void()>& a, const std::function<void()>& b) {
-  // Fewer than a device holds before it makes the host wait.
-  constexpr int kCalls = 200;
-  const auto series = [](const std::function<void()>& call) {
-    cudaDeviceSynchronize();
-    const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < kCalls; ++i) {
-      call();
-    }
-    const std::chrono::duration<double, std::micro> taken =
-        std::chrono::steady_clock::now() - begin;
-    return taken.count() / kCalls;
-  };
-  // In turns, since the machine's speed varies from one moment to the next.
+namespace {
+
+// The median time of `a`, and that with the median of what `b` takes more, of
+// series in turns: the machine's speed varies from one moment to the next.
+std::pair<double, double> in_turns(
+    int rounds,
+    const std::function<double(const std::function<void()>&)>& series,
+    const std::function<void()>& a,
+    const std::function<void()>& b) {
   std::vector<double> first;
   std::vector<double> more;
-  for (int round = 0; round < 400; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     first.push_back(series(a));
     more.push_back(series(b) - first.back());
   }
@@ -56,6 +50,34 @@ std::pair<double, double> host_microseconds(
   };
   const double plain = median(first);
   return {plain, plain + median(more)};
+}
+
+// Microseconds a call, of `calls`; with `wait`, until the device is done.
+double series(const std::function<void()>& call, int calls, bool wait) {
+  cudaDeviceSynchronize();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < calls; ++i) {
+    call();
+  }
+  if (wait) cudaDeviceSynchronize();
+  const std::chrono::duration<double, std::micro> taken =
+      std::chrono::steady_clock::now() - begin;
+  return taken.count() / calls;
+}
+
+}  // namespace
+
+std::pair<double, double> host_microseconds(
+    const std::function<void()>& a, const std::function<void()>& b) {
+  // Fewer than a device holds before it makes the host wait.
+  const auto time = [](const auto& call) { return series(call, 200, false); };
+  return in_turns(400, time, a, b);
+}
+
+std::pair<double, double> loop_microseconds(
+    const std::function<void()>& a, const std::function<void()>& b) {
+  const auto time = [](const auto& call) { return series(call, 10000, true); };
+  return in_turns(15, time, a, b);
 }
 
 void Table::add(

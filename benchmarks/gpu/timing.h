@@ -16,6 +16,11 @@ double milliseconds(const std::function<void()>& call, int rounds = 9);
 std::pair<double, double> host_microseconds(
     const std::function<void()>& a, const std::function<void()>& b);
 
+// The same of a loop of ten thousand calls and the wait for the device after
+// it: what a program sees.
+std::pair<double, double> loop_microseconds(
+    const std::function<void()>& a, const std::function<void()>& b);
+
 // One table: each line is a time and, where bytes are given, the bandwidth and
 // its share of that of a copy.
 class Table {
