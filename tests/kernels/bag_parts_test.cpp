@@ -285,6 +285,38 @@ TEST(BagParts, IndexOutsideTheTable) {
   }
 }
 
+// Sums check indices while they follow them, and look ahead at others.
+TEST(BagParts, OneIndexOutsideAnywhere) {
+  constexpr int64_t kEntries = 20000;  // more than are read at a time
+  for (const int64_t width : {0, 1, 3, 16, 64, 200}) {
+    const at::Tensor table = at::ones({10, width});
+    for (const int64_t place : {int64_t(0), int64_t(8191), kEntries - 1}) {
+      for (const int64_t bad :
+           {int64_t(10),
+            int64_t(-1),
+            int64_t(1) << 40,
+            std::numeric_limits<int64_t>::max(),
+            std::numeric_limits<int64_t>::min()}) {
+        at::Tensor indices = at::arange(kEntries).remainder(10);
+        indices[place] = bad;
+        for (const BagMode mode : {BagMode::kSum, BagMode::kMean}) {
+          EXPECT_EQ(
+              text_of<c10::IndexError>([&] {
+                embedding_bag_part(
+                    table,
+                    {0, 10},
+                    {indices, at::arange(0, kEntries, 20)},
+                    mode);
+              }),
+              "[embedding_bag] index " + std::to_string(bad) +
+                  " is outside the table of 10 rows; expected 0 to 9")
+              << width << " columns, at " << place;
+        }
+      }
+    }
+  }
+}
+
 TEST(BagParts, Refused) {
   const at::Tensor table = at::ones({4, 2});
   const auto pool = [&](const BagIndices& input, BagMode mode = BagMode::kSum) {

@@ -1,7 +1,4 @@
-// Rows as vectors of the width that the machine has. The library is compiled
-// for the oldest machine of its kind, so each kernel is compiled several times
-// and chosen as the program runs; ATEN_CPU_CAPABILITY (default, avx2) holds it
-// back, as it does ATen's own kernels.
+// Rows of a table as vectors of the width that the machine has.
 #pragma once
 
 #include <ATen/OpMathType.h>
@@ -13,19 +10,7 @@
 #include <cstdint>
 #include <type_traits>
 
-// What runs inside a kernel must be inlined into it, or it would be compiled
-// for the oldest machine. Vectors are handed over by reference, since their
-// passing by value differs from machine to machine.
-#define TESSERA_LANES_INLINE inline __attribute__((always_inline))
-
-#if defined(__x86_64__)
-#define TESSERA_HAS_WIDE_LANES 1
-#define TESSERA_AVX2 __attribute__((target("avx2,fma")))
-#define TESSERA_AVX512 \
-  __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
-#else
-#define TESSERA_HAS_WIDE_LANES 0
-#endif
+#include "kernels/lanes.h"
 
 namespace tessera::detail {
 
@@ -125,7 +110,7 @@ struct Lookahead {
 
   explicit Lookahead(int64_t row_bytes)
       : far(std::clamp<int64_t>(
-            24576 / std::max<int64_t>(1, row_bytes), 4, kMost)),
+            12288 / std::max<int64_t>(1, row_bytes), 4, kMost)),
         near(std::clamp<int64_t>(
             4096 / std::max<int64_t>(1, row_bytes), 1, 32)) {}
 
@@ -143,7 +128,8 @@ TESSERA_LANES_INLINE T* column_of(T* table, int64_t column) {
   return first;
 }
 
-// The rows that are asked for while row `e` is read, from `table` on.
+// The rows that are asked for while row `e` is read, from `table` on. They need
+// not be rows of the table: nothing is read.
 template <typename T>
 struct RowsAhead {
   TESSERA_LANES_INLINE RowsAhead(
@@ -152,11 +138,19 @@ struct RowsAhead {
       int64_t e,
       int64_t stride,
       const Lookahead& ahead)
-      : far(table + rows[e + ahead.far] * stride),
-        near(table + rows[e + ahead.near] * stride) {}
+      : far(address(table, rows[e + ahead.far], stride)),
+        near(address(table, rows[e + ahead.near], stride)) {}
 
-  const T* far;
-  const T* near;
+  uintptr_t far;
+  uintptr_t near;
+
+  // Without a sign, so that it may be of any row.
+  static TESSERA_LANES_INLINE uintptr_t
+  address(const T* table, int64_t row, int64_t stride) {
+    return reinterpret_cast<uintptr_t>(table) +
+           static_cast<uintptr_t>(row) * static_cast<uintptr_t>(stride) *
+               sizeof(T);
+  }
 
   // Asks for their lines that begin at element `i`, where lines do. To be
   // called behind the read of that element: lines of a row that are asked for
@@ -166,8 +160,13 @@ struct RowsAhead {
     constexpr int64_t kLine = 64 / sizeof(T);
     if (i % kLine == 0) {
       asm volatile("");
-      __builtin_prefetch(near + i, 0, kFirstCache);
-      __builtin_prefetch(far + i, 0, kSecondCache);
+      const uintptr_t at = static_cast<uintptr_t>(i) * sizeof(T);
+      // NOLINTBEGIN(performance-no-int-to-ptr)
+      __builtin_prefetch(
+          reinterpret_cast<const void*>(near + at), 0, kFirstCache);
+      __builtin_prefetch(
+          reinterpret_cast<const void*>(far + at), 0, kSecondCache);
+      // NOLINTEND(performance-no-int-to-ptr)
     }
   }
 };
@@ -178,22 +177,32 @@ struct BagTable {
   // Requires: columns one after the other; rows may lie anywhere.
   explicit BagTable(const at::Tensor& weight)
       : data(weight.const_data_ptr<T>()),
+        rows(weight.size(0)),
         stride(weight.stride(0)),
         width(weight.size(1)),
         ahead(width * static_cast<int64_t>(sizeof(T))) {}
 
   const T* data;
+  int64_t rows;
   int64_t stride;  // from row to row, in elements
   int64_t width;
   Lookahead ahead;
 
-  // Asks for the first rows of a run, which no earlier row has asked for.
-  TESSERA_LANES_INLINE void prefetch_first(const int64_t* rows) const {
-    const int64_t bytes = width * static_cast<int64_t>(sizeof(T));
+  // Whether it has such a row.
+  TESSERA_LANES_INLINE bool has(int64_t row) const {
+    return static_cast<uint64_t>(row) < static_cast<uint64_t>(rows);
+  }
+
+  // Asks for the first rows of a run, which no earlier row has asked for. Of
+  // any numbers, as RowsAhead.
+  TESSERA_LANES_INLINE void prefetch_first(const int64_t* first) const {
+    const uintptr_t bytes = static_cast<uintptr_t>(width) * sizeof(T);
     for (int64_t e = 0; e < ahead.far; ++e) {
-      const auto* row = reinterpret_cast<const char*>(data + rows[e] * stride);
-      for (int64_t i = 0; i < bytes; i += 64) {
-        __builtin_prefetch(row + i, 0, kSecondCache);
+      const auto row = RowsAhead<T>::address(data, first[e], stride);
+      for (uintptr_t i = 0; i < bytes; i += 64) {
+        // NOLINTNEXTLINE(performance-no-int-to-ptr)
+        __builtin_prefetch(
+            reinterpret_cast<const void*>(row + i), 0, kSecondCache);
       }
     }
   }
@@ -223,45 +232,6 @@ TESSERA_LANES_INLINE void for_column_blocks(int64_t width, const Body& body) {
   if (c < width) {
     body.rest(c, width - c);
   }
-}
-
-enum class LaneWidth { kBase, kAvx2, kAvx512 };
-
-// The widest that this machine has, at most the limit.
-LaneWidth lane_width();
-
-// Sets the limit, for all threads, and returns the one before: kAvx512 at
-// first. For tests, which run each width. Not while kernels run.
-LaneWidth limit_lane_width(LaneWidth most);
-
-#if TESSERA_HAS_WIDE_LANES
-template <typename Kernel>
-TESSERA_AVX2 void run_avx2(const Kernel& kernel) {
-  kernel.template run<32>();
-}
-
-template <typename Kernel>
-TESSERA_AVX512 void run_avx512(const Kernel& kernel) {
-  kernel.template run<64>();
-}
-#endif
-
-// Calls kernel.run<Bytes>(), compiled for this machine's vectors of `Bytes`
-// bytes.
-// Requires: run, and all that it calls, is TESSERA_LANES_INLINE.
-template <typename Kernel>
-void run_on_lanes(const Kernel& kernel) {
-#if TESSERA_HAS_WIDE_LANES
-  switch (lane_width()) {
-    case LaneWidth::kAvx512:
-      return run_avx512(kernel);
-    case LaneWidth::kAvx2:
-      return run_avx2(kernel);
-    case LaneWidth::kBase:
-      break;
-  }
-#endif
-  kernel.template run<16>();
 }
 
 }  // namespace tessera::detail

@@ -23,6 +23,7 @@ struct PoolRun {
   BagTable<T> table;
   BagRun<T> in;
   Out* out;
+  bool* outside;  // set if there is a row that the table does not have
 
   template <int Bytes>
   TESSERA_LANES_INLINE void run() const;
@@ -44,6 +45,7 @@ struct PoolBag {
   int64_t end;
   Acc divisor;
   Out* out;
+  bool* outside;
 
   template <int N>
   TESSERA_LANES_INLINE void block(int64_t column) const {
@@ -51,6 +53,10 @@ struct PoolBag {
     const T* first = column_of(table.data, column);
     for (int64_t e = begin; e < end; ++e) {
       const RowsAhead<T> next(first, rows, e, table.stride, table.ahead);
+      if (!table.has(rows[e])) [[unlikely]] {
+        *outside = true;
+        return;
+      }
       const T* row = first + rows[e] * table.stride;
 #pragma GCC unroll 8
       for (int i = 0; i < N; ++i) {
@@ -75,6 +81,10 @@ struct PoolBag {
   TESSERA_LANES_INLINE void rest(int64_t column, int64_t count) const {
     Acc sums[L::kCount] = {};
     for (int64_t e = begin; e < end; ++e) {
+      if (!table.has(rows[e])) [[unlikely]] {
+        *outside = true;
+        return;
+      }
       const T* row = table.data + rows[e] * table.stride + column;
       const Acc scale = kPooling == Pooling::kWeighted ? scales[e] : Acc(1);
       for (int64_t c = 0; c < count; ++c) {
@@ -92,7 +102,7 @@ template <typename T, typename Out>
 template <int Bytes, Pooling kPooling>
 TESSERA_LANES_INLINE void PoolRun<T, Out>::run_as() const {
   PoolBag<T, Out, Bytes, kPooling> bag{
-      table, in.rows, in.scales, 0, 0, Acc(1), out};
+      table, in.rows, in.scales, 0, 0, Acc(1), out, outside};
   for (int64_t b = 0; b < in.bags; ++b) {
     bag.begin = bag.end;
     bag.end = in.ends[b];
@@ -130,12 +140,15 @@ void pool_bags(
   const BagRuns<T> runs(reader, input, mode);
   at::parallel_for(
       0, reader.bags(), reader.grain(width), [&](int64_t begin, int64_t end) {
+        bool outside = false;
         runs.each(begin, end, [&](const BagRun<T>& run) {
           run_on_lanes(PoolRun<T, Out>{
               BagTable<T>(weight),
               run,
-              out.mutable_data_ptr<Out>() + run.begin * width});
+              out.mutable_data_ptr<Out>() + run.begin * width,
+              &outside});
         });
+        if (outside) reader.found_outside();
       });
 }
 
@@ -146,7 +159,13 @@ at::Tensor pool_bags_cpu(
   // No structured binding: lambdas capture these.
   const at::Tensor& weight = bags.weight;
   const BagIndices& input = bags.input;
-  const BagReader reader(input, weight.size(0), bags.part);
+  // Rows without columns are not followed.
+  const BagReader reader(
+      input,
+      weight.size(0),
+      bags.part,
+      weight.size(1) > 0 ? BagReader::Checks::kByFollower
+                         : BagReader::Checks::kHere);
   at::Tensor out = at::empty(
       {reader.bags(), weight.size(1)}, weight.options().dtype(result));
   AT_DISPATCH_FLOATING_TYPES_AND2(

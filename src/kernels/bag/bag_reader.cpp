@@ -144,7 +144,8 @@ void throw_outside_bag_table(int64_t index, int64_t total) {
   std::abort();  // not reached
 }
 
-BagReader::BagReader(const BagIndices& input, int64_t rows, const BagPart& part)
+BagReader::BagReader(
+    const BagIndices& input, int64_t rows, const BagPart& part, Checks checks)
     : indices_(input.indices),
       bound_list_(bag_bounds(input)),
       bounds_(bound_list_.const_data_ptr<int64_t>()),
@@ -152,7 +153,7 @@ BagReader::BagReader(const BagIndices& input, int64_t rows, const BagPart& part)
       rows_(rows),
       part_(part),
       padding_(input.padding_idx),
-      in_range_(input.in_range) {
+      checks_(checks == Checks::kHere && !input.in_range) {
   TORCH_INTERNAL_ASSERT(
       part.first >= 0 && rows >= 0 && part.first + rows <= part.total,
       "rows ",
@@ -183,19 +184,12 @@ void BagReader::read_all(
   const int64_t n = bounds_[end] - first;
   const int64_t seen = std::min(n + Lookahead::kMost, bounds_[bags_] - first);
   const auto* indices = indices_.const_data_ptr<Index>() + first;
-  std::make_unsigned_t<Index> outside = 0;
-  if (!in_range_) {
-    const auto last = last_index<Index>(rows_);
-    for (int64_t i = 0; i < seen; ++i) {
-      outside |= outside_bit(indices[i], last);
-    }
-  }
   for (int64_t b = begin; b < end; ++b) {
     entries.ends[b - begin] = bounds_[b + 1] - first;
     entries.counts[b - begin] = bounds_[b + 1] - bounds_[b];
   }
   entries.held = n;
-  if (is_outside(outside)) {
+  if (checks_ && any_outside(indices, seen, rows_)) {
     // Nobody may follow these. The result will not be seen.
     outside_ = true;
     entries.held = 0;

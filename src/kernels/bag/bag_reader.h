@@ -47,9 +47,17 @@ struct BagEntries {
 // Reads bags for one part. Threads may share it.
 class BagReader {
  public:
+  // Who sees to it that indices are rows of the table: the reader, in a pass
+  // over them, or whoever follows them, as it goes.
+  enum class Checks { kHere, kByFollower };
+
   // Requires: the part's `rows` rows lie within the table. Throws as
   // bag_bounds.
-  BagReader(const BagIndices& input, int64_t rows, const BagPart& part);
+  BagReader(
+      const BagIndices& input,
+      int64_t rows,
+      const BagPart& part,
+      Checks checks = Checks::kHere);
 
   int64_t bags() const { return bags_; }
   int64_t indices() const { return indices_.numel(); }
@@ -61,8 +69,9 @@ class BagReader {
   // Overwrites `entries` with those of bags [begin, end); `places` and `firsts`
   // only if asked for. Behind the last row stand Lookahead::kMost more, which
   // may be prefetched but are not entries. Remembers whether an index is
-  // outside the table; such entries are left out. `entries` may point to the
-  // reader's indices, and live no longer than they.
+  // outside the table; such entries are left out, unless their follower checks
+  // them. `entries` may point to the reader's indices, and live no longer than
+  // they.
   void read(
       int64_t begin, int64_t end, bool with_places, BagEntries& entries) const;
 
@@ -87,6 +96,9 @@ class BagReader {
     });
   }
 
+  // To be called by a follower that met an index outside the table.
+  void found_outside() const { outside_ = true; }
+
   // Throws the c10::IndexError of the first index outside the table, if any
   // that was read is. Not for use while others read.
   void check_range() const;
@@ -110,7 +122,7 @@ class BagReader {
   int64_t rows_;
   BagPart part_;
   int64_t padding_;
-  bool in_range_;
+  bool checks_;
   mutable std::atomic<bool> outside_{false};
 };
 

@@ -1,11 +1,56 @@
 #include "kernels/lookup/embedding_index.h"
-#include "tessera/language.h"
 
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/lanes.h"
+#include "tessera/language.h"
 
 namespace tessera::detail {
+
+namespace {
+
+// Whether any of the indices is not 0 to `last`.
+template <typename Index>
+struct AnyOutside {
+  using Bits = std::make_unsigned_t<Index>;
+
+  const Index* indices;
+  int64_t n;
+  Index last;
+  Bits* found;
+
+  // In one pass without branches or comparisons, which every machine has
+  // vectors for: what is outside has the highest bit set.
+  template <int Bytes>
+  TESSERA_LANES_INLINE void run() const {
+    const auto most = static_cast<Bits>(last);
+    Bits bits = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const auto index = static_cast<Bits>(indices[i]);
+      bits |= index | (most - index);
+    }
+    *found = bits;
+  }
+};
+
+}  // namespace
+
+template <typename Index>
+bool any_outside(const Index* indices, int64_t n, int64_t table_rows) {
+  // As far as indices of the type can name it; -1 of an empty table.
+  const auto last = static_cast<Index>(
+      std::min<int64_t>(table_rows - 1, std::numeric_limits<Index>::max()));
+  std::make_unsigned_t<Index> found = 0;
+  run_on_lanes(AnyOutside<Index>{indices, n, last, &found});
+  return static_cast<Index>(found) < 0;
+}
+
+template bool any_outside(const int32_t*, int64_t, int64_t);
+template bool any_outside(const int64_t*, int64_t, int64_t);
 
 void check_index_dtype(const char* function, const at::Tensor& indices) {
   const at::ScalarType dtype = indices.scalar_type();
@@ -56,13 +101,7 @@ std::optional<int64_t> first_outside(
   return with_index_data(
       ordered, [&](const auto* index) -> std::optional<int64_t> {
         const int64_t n = ordered.numel();
-        using Index = std::decay_t<decltype(*index)>;
-        const auto last = last_index<Index>(table_rows);
-        std::make_unsigned_t<Index> outside = 0;
-        for (int64_t i = 0; i < n; ++i) {
-          outside |= outside_bit(index[i], last);
-        }
-        if (!is_outside(outside)) {
+        if (!any_outside(index, n, table_rows)) {
           return std::nullopt;
         }
         return *std::find_if(index, index + n, [&](int64_t i) {

@@ -33,30 +33,10 @@ void check_held_range(
 std::optional<int64_t> first_outside(
     const at::Tensor& indices, int64_t table_rows);
 
-// Has its highest bit set if `index` is not 0 to `last`. Of many, or-ed
-// together, that is one pass without branches or comparisons, which every
-// machine has vectors for.
+// Whether any of the n indices is outside a table of `table_rows` rows. For
+// int32 and int64.
 template <typename Index>
-constexpr auto outside_bit(Index index, Index last) {
-  using Bits = std::make_unsigned_t<Index>;
-  return static_cast<Bits>(
-      static_cast<Bits>(index) |
-      (static_cast<Bits>(last) - static_cast<Bits>(index)));
-}
-
-// The last row of a table as far as indices of the type can name it; -1 of an
-// empty table.
-template <typename Index>
-constexpr Index last_index(int64_t table_rows) {
-  return static_cast<Index>(
-      std::min<int64_t>(table_rows - 1, std::numeric_limits<Index>::max()));
-}
-
-// Whether the highest bit is set.
-template <typename Bits>
-constexpr bool is_outside(Bits bits) {
-  return static_cast<std::make_signed_t<Bits>>(bits) < 0;
-}
+bool any_outside(const Index* indices, int64_t n, int64_t table_rows);
 
 // Calls f(pointer) with the typed data of `indices`. Requires: contiguous, on
 // the CPU, int32 or int64.

@@ -1,4 +1,4 @@
-#include "kernels/bag/bag_lanes.h"
+#include "kernels/lanes.h"
 
 #include <ATen/Version.h>
 
