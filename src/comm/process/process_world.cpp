@@ -38,7 +38,7 @@ void close_store(
   if (rank != 0) return;
   std::vector<std::string> keys;
   for (int64_t r = 0; r < size; ++r) keys.push_back(key(r));
-  wait_for_keys(*store, keys, patience);
+  store->wait(keys, patience);
 }
 
 template <typename T>
@@ -81,7 +81,7 @@ ProcessCollectives::~ProcessCollectives() {
   if (launch_.served_by_launcher) return;
   const bool waits = !broken && std::uncaught_exceptions() <= exceptions_;
   const auto patience =
-      waits ? std::min(timeout_.load(), kClosingTime) : milliseconds(0);
+      waits ? std::min(timeout_.load(), kClosingTime) : milliseconds(1);
   try {
     within<int>(
         patience + milliseconds(500),

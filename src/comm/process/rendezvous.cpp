@@ -37,6 +37,20 @@ std::string get(c10d::Store& store, const std::string& key) {
   return {bytes.begin(), bytes.end()};
 }
 
+// Whether all the keys were there within the time. Asks again and again: a wait
+// that ends without a key leaves some stores out of step.
+bool wait_for(
+    c10d::Store& store,
+    const std::vector<std::string>& keys,
+    milliseconds time) {
+  const auto until = Clock::now() + time;
+  for (milliseconds pause(1);; pause = std::min(2 * pause, kLongestPause)) {
+    if (store.check(keys)) return true;
+    if (Clock::now() >= until) return false;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 milliseconds left(Deadline until) {
   return std::chrono::duration_cast<milliseconds>(until - Clock::now());
 }
@@ -115,7 +129,7 @@ Meeting lead(
     const auto& keys = hello_keys.empty() ? confirm_keys : hello_keys;
     if (keys.empty()) break;
     const bool late = left(until) <= milliseconds(0);
-    wait_for_keys(store, keys, std::min(left(until), kLook));
+    wait_for(store, keys, std::min(left(until), kLook));
     for (size_t i = 1; i < ranks.size(); ++i) {
       if (!store.check({hello_key(i)})) continue;
       auto hello = read_hello(store, i);
@@ -157,7 +171,7 @@ Meeting follow(
   while (left(until) > milliseconds(0)) {
     const auto key =
         meeting.name.empty() ? answer_key(attempt) : begin_key(meeting.name);
-    const bool came = wait_for_keys(store, {key}, std::min(left(until), kLook));
+    const bool came = wait_for(store, {key}, std::min(left(until), kLook));
     if (came && !meeting.name.empty()) {
       meeting.texts = split(get(store, key));
       return meeting;
@@ -190,18 +204,6 @@ std::string name_ranks(const std::vector<int64_t>& ranks) {
     text += std::to_string(ranks[i]);
   }
   return text;
-}
-
-bool wait_for_keys(
-    c10d::Store& store,
-    const std::vector<std::string>& keys,
-    milliseconds time) {
-  const auto until = Clock::now() + time;
-  for (milliseconds pause(1);; pause = std::min(2 * pause, kLongestPause)) {
-    if (store.check(keys)) return true;
-    if (Clock::now() >= until) return false;
-    std::this_thread::sleep_for(pause);
-  }
 }
 
 Meeting meet(
@@ -238,7 +240,7 @@ std::vector<std::string> tell_all(
 
 std::string hear(
     c10d::Store& store, const std::string& key, milliseconds timeout) {
-  TORCH_CHECK(wait_for_keys(store, {key}, timeout), "a rank went silent");
+  TORCH_CHECK(wait_for(store, {key}, timeout), "a rank went silent");
   return get(store, key);
 }
 

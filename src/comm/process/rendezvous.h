@@ -34,14 +34,6 @@ Meeting meet(
     const std::string& text,
     std::chrono::milliseconds timeout);
 
-// Whether all the keys were there within the time. Asks again and again: a wait
-// that ends without a key leaves some stores out of step, and takes half a
-// second to end.
-bool wait_for_keys(
-    c10d::Store& store,
-    const std::vector<std::string>& keys,
-    std::chrono::milliseconds time);
-
 // In a meeting: each rank says another text and gets those of the others.
 // Throws c10::Error if one does not come in time.
 std::vector<std::string> tell_all(
