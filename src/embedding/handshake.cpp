@@ -145,8 +145,8 @@ Handshake shake_hands(
       "[",
       caller.name,
       "] some ranks' results require grad and others' do not: let the weight "
-      "require grad on every rank or on none, and per_sample_weights on those "
-      "ranks alone only if the weight does too");
+      "require grad on every rank or on none, and per_sample_weights on some "
+      "ranks only if the weight does too");
   return result;
 }
 

@@ -77,7 +77,7 @@ struct WaitBoard::State {
   std::vector<std::pair<int64_t, uint64_t>> stuck;
   std::map<std::string, std::string> errors;
 
-  // Of the thread alone: ranks of which a record was seen.
+  // Only the thread's: ranks of which a record was seen.
   std::set<int64_t> seen;
 
   // --- with the mutex ---
