@@ -21,10 +21,15 @@ endif()
 
 if(TESSERA_CUDA_KERNELS)
   # Hopper's own code, and what any GPU since Ampere compiles when it is loaded.
+  # One is enough to see that they compile.
+  set(_tessera_architectures 90-real)
+  if(TESSERA_WITH_CUDA)
+    list(PREPEND _tessera_architectures 80-virtual)
+  endif()
   set(TESSERA_CUDA_ARCHITECTURES
-      "80-virtual;90-real"
+      "${_tessera_architectures}"
       CACHE STRING "GPUs that the CUDA kernels are compiled for")
-  # For the tests of the compiler alone: torch's package may have set its own.
+  # Only for the tests of the compiler: torch's package may have set its own.
   if(NOT CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES ${TESSERA_CUDA_ARCHITECTURES})
   endif()
