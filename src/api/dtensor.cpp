@@ -120,7 +120,7 @@ at::Tensor DTensor::full_tensor(
   // Replicas are equal: any will do. Of a sparse gradient the result is dense
   // whatever the layout: gathered shards are.
   const auto replica = detail::to_whole(
-      whole, grad_layout(whole, grad_placements, "full_tensor"));
+      whole, grad_layout(whole, std::move(grad_placements), "full_tensor"));
   return replica.is_sparse() ? replica.to_dense() : replica;
 }
 
