@@ -50,9 +50,10 @@ bench: ## Build the benchmarks (build/bench/benchmarks/bench_*)
 python: configure ## Build the Python package (PYTHONPATH=build/dev/python)
 	cmake --build $(BUILD) -j $(JOBS) --target tessera_python
 
-lint: setup tidy ## Format, layers and clang-tidy (WHAT as for tidy)
+lint: setup tidy ## Format, layers, headers, clang-tidy (WHAT as for tidy)
 	scripts/format.sh --check
 	python3 scripts/check_layers.py
+	cmake --build $(BUILD) -j $(JOBS) --target tests_public_headers
 
 tidy: configure ## clang-tidy over src/ (WHAT=layer, files, "--since REV")
 	scripts/tidy.py --build $(BUILD) --jobs $(JOBS) $(WHAT)

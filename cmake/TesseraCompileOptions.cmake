@@ -18,7 +18,7 @@ target_compile_options(
 # the time of a small source.
 function(tessera_use_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TESSERA_UNITY}
-                                             UNITY_BUILD_BATCH_SIZE 12)
+                                             UNITY_BUILD_BATCH_SIZE 18)
 endfunction()
 
 if(TESSERA_SANITIZE)

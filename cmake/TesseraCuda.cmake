@@ -57,6 +57,10 @@ function(tessera_add_cuda_kernels folder)
   # Products and sums are rounded one by one, as the CPU's are.
   target_compile_options(tessera_cuda_kernels
                          PRIVATE --fmad=false -Xcompiler=-Wall,-Wextra)
+  if(NOT TESSERA_WITH_CUDA)
+    # Only to see that they compile.
+    target_compile_options(tessera_cuda_kernels PRIVATE -Xcicc=-O0 -Xptxas=-O0)
+  endif()
   set_target_properties(
     tessera_cuda_kernels
     PROPERTIES CUDA_ARCHITECTURES "${TESSERA_CUDA_ARCHITECTURES}"

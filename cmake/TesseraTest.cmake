@@ -4,6 +4,7 @@ find_package(GTest REQUIRED)
 # Compiles `target` with the one precompiled header. It holds GoogleTest too,
 # whose compile options must then be the same.
 function(tessera_use_pch target)
+  target_compile_options(${target} PRIVATE ${TESSERA_TEST_OPTIONS})
   if(TESSERA_PCH)
     target_link_libraries(${target} PRIVATE GTest::gtest)
     target_precompile_headers(${target} REUSE_FROM tessera_pch)
@@ -74,12 +75,14 @@ function(tessera_add_source_test name)
   set_tests_properties(${name} PROPERTIES LABELS source TIMEOUT 900)
 endfunction()
 
-# tessera_add_layer_tests(<layer> LINK <parts> MAIN <target> [SIM] [PROCESSES])
-# makes tests_<layer> of tests/<layer>/*_test.cpp, if there are any, with the
-# objects of the layers named (and `testing`) and no others. Several sources are
-# compiled at a time, so each has a namespace of its own, named after the file.
+# tessera_add_layer_tests(<layer> LINK <parts> MAIN <target> [SIM] [PROCESSES]
+# [NO_PCH]) makes tests_<layer> of tests/<layer>/*_test.cpp, if there are any, with
+# the objects of the layers named (and `testing`) and no others. Several sources
+# are compiled at a time, so each has a namespace of its own, named after the file.
+# Whoever takes the precompiled header instantiates, in every unit, what templates
+# its functions use: 8 s. NO_PCH is for tests that include little of torch.
 function(tessera_add_layer_tests layer)
-  cmake_parse_arguments(arg "SIM;PROCESSES" "MAIN" "LINK" ${ARGN})
+  cmake_parse_arguments(arg "SIM;PROCESSES;NO_PCH" "MAIN" "LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${layer}/*_test.cpp")
   if(NOT sources)
     return()
@@ -92,7 +95,11 @@ function(tessera_add_layer_tests layer)
       target_link_libraries(${name} PRIVATE tessera_${linked})
     endif()
   endforeach()
-  tessera_use_pch(${name})
+  if(arg_NO_PCH)
+    target_compile_options(${name} PRIVATE ${TESSERA_TEST_OPTIONS})
+  else()
+    tessera_use_pch(${name})
+  endif()
   tessera_use_unity(${name})
   if(arg_SIM)
     tessera_add_sim_test(${name} $<TARGET_FILE:${name}>)

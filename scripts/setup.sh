@@ -85,7 +85,8 @@ install_environment() {
     python3 -m venv .venv
   fi
   echo "setup: installing into .venv:" $wanted
-  .venv/bin/python -m pip install -q -r /dev/stdin <<<"$wanted"
+  # Modules are compiled when they are imported: few of torch's ever are.
+  .venv/bin/python -m pip install -q --no-compile -r /dev/stdin <<<"$wanted"
   echo "$wanted" >"$stamp"
 }
 

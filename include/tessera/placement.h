@@ -91,7 +91,7 @@ TESSERA_API Placement
 MaskPartial(c10::ArrayRef<int64_t> offset_shape, int64_t offset_dim);
 
 // One placement for each mesh dimension.
-using Placements = c10::SmallVector<Placement, 2>;
+using Placements = c10::SmallVector<Placement, 4>;
 using PlacementsRef = c10::ArrayRef<Placement>;
 
 // "[S(0), R]"

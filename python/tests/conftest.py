@@ -5,6 +5,12 @@ import torch
 
 import tessera as ts
 
+# torch.manual_seed() keeps a text of the whole stack for every kind of device
+# that might be used later. That takes milliseconds, thousands of times.
+for devices in (torch.cuda, torch.xpu, torch.mtia):
+    if not devices.is_available():
+        devices.manual_seed_all = lambda seed: None
+
 
 @pytest.fixture(autouse=True)
 def _seed():

@@ -10,6 +10,18 @@ import torch.multiprocessing as multiprocessing
 RANKS = 4
 
 
+def forkserver():
+    """Starts processes as forks of one that has imported torch and Tessera.
+
+    That takes seconds. So does torch._dynamo, which the first optimizer imports.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["torch.testing", "torch._dynamo", "pytest", "tessera"]
+    )
+    return context
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -47,11 +59,9 @@ def run(body, use_torch: bool = True) -> None:
     """Calls body(rank) on four ranks; fails with the traceback of the first.
 
     Without `use_torch` there is no process group, only the environment that
-    torchrun would set. The processes are forked from one that has imported
-    torch, which takes seconds, and Tessera, and get the environment of now.
+    torchrun would set. The processes get the environment of now.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.testing", "pytest", "tessera"])
+    context = forkserver()
     errors = context.SimpleQueue()
     port = _free_port()
     processes = [

@@ -1,13 +1,12 @@
 """Ops without a sharding rule run on gathered inputs, or raise where asked to."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from both_worlds import in_both_worlds
 from processes import RANKS
+from programs import run_program
 
 import tessera as ts
 from tessera import Partial, Replicate, Shard
@@ -68,42 +67,36 @@ def body_strict(here):
 
 
 
-def test_one_warning_an_op():
+def test_one_warning_an_op(tmp_path):
     # In a process of its own: another test may have met the op before.
-    program = (
-        "import torch, tessera as ts\n"
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import warnings, torch, tessera as ts\n"
+        "warnings.simplefilter('always')\n"
         "with ts.simulate(2):\n"
         "    mesh = ts.init_device_mesh('cpu', (2,))\n"
         "    x = ts.distribute_tensor(torch.eye(6), mesh, [ts.Shard(0)])\n"
         "    for _ in range(2):\n"
         "        torch.pdist(x)\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-W", "always", "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    result = run_program(program, timeout=120)
+    assert result.returncode == 0, result.stderr
     assert result.stderr.count("inputs were gathered") == 1
     assert "aten._pdist_forward.default" in result.stderr
     assert "bytes" in result.stderr and "register_rule" in result.stderr
 
 
 @pytest.mark.parametrize("value, refused", [("1", True), ("0", False)])
-def test_strict_by_the_environment(value, refused):
-    program = (
+def test_strict_by_the_environment(tmp_path, value, refused):
+    program = tmp_path / "program.py"
+    program.write_text(
         "import torch, tessera as ts\n"
         "with ts.simulate(2):\n"
         "    mesh = ts.init_device_mesh('cpu', (2,))\n"
         "    torch.unique_consecutive(ts.distribute_tensor(torch.eye(4), mesh))\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "TESSERA_STRICT": value},
-        capture_output=True,
-        text=True,
-        timeout=120,
+    result = run_program(
+        program, env={**os.environ, "TESSERA_STRICT": value}, timeout=120
     )
     assert (result.returncode != 0) == refused
     assert (REFUSAL in result.stderr) == refused

@@ -2,10 +2,9 @@
 
 import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from programs import run_program
 
 PROGRAM = pathlib.Path(__file__).parent / "fault_matrix.py"
 # Machines that run tests have other work: ten times as long is still less than
@@ -24,14 +23,10 @@ SLACK = "10"
     ],
 )
 def test_survivors_raise_in_time(faults, phases, ranks):
-    done = subprocess.run(
-        [
-            sys.executable, PROGRAM, "--faults", faults, "--phases", phases,
-            "--ranks", ranks, "--slack", SLACK,
-        ],
+    done = run_program(
+        PROGRAM, "--faults", faults, "--phases", phases, "--ranks", ranks,
+        "--slack", SLACK,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
         timeout=200,
     )
     assert done.returncode == 0, done.stdout + done.stderr

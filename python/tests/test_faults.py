@@ -2,7 +2,9 @@
 number is wrong."""
 
 import os
+import pathlib
 import signal
+import socket
 import threading
 import time
 from datetime import timedelta
@@ -172,25 +174,51 @@ def test_stopped(body):
     run(body, use_torch=False)
 
 
+def wait_until(true):
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def store_is_open():
+    with socket.socket() as probe:
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        return probe.connect_ex(address) == 0
+
+
 def body_late_rank(rank):
     """Ranks that gave up and try again find the one that came late."""
-    # Rank 3 comes when the others have given up once.
+    directory = pathlib.Path(os.environ["MEETING"])
+    others = range(3)
     if rank == 3:
-        time.sleep(2.5)
+        # It comes when the others have given up once.
+        wait_until(lambda: all((directory / f"gave_up_{r}").exists() for r in others))
+    elif rank == 0:
+        # A busy machine starts processes one by one; only rank 3 is to be late.
+        wait_until(lambda: all((directory / f"started_{r}").exists() for r in (1, 2)))
+    else:
+        # Who finds no store waits for seconds before it looks again.
+        (directory / f"started_{rank}").touch()
+        wait_until(store_is_open)
     tries = 0
     while True:
         tries += 1
         try:
-            with ts.World.from_environment(timeout=1.5):
+            # The second time there is time enough.
+            soon = rank in others and tries == 1
+            with ts.World.from_environment(timeout=2.5 if soon else 30):
                 mesh = ts.init_device_mesh("cpu", (RANKS,))
                 x = DTensor.from_local(torch.ones(2), mesh, [Partial()])
                 assert x.full_tensor()[0].item() == 4
             break
         except RuntimeError as error:
             assert "rank 3 did not come" in str(error), str(error)
-            assert tries < 6
-    assert rank == 3 or tries > 1
+            assert tries == 1
+            (directory / f"gave_up_{rank}").touch()
+    assert tries == (1 if rank == 3 else 2)
 
 
-def test_late_rank():
+def test_late_rank(tmp_path, monkeypatch):
+    monkeypatch.setenv("MEETING", str(tmp_path))
     run(body_late_rank, use_torch=False)

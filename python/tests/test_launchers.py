@@ -1,7 +1,8 @@
 """examples/train.py, as each launcher starts it, has the losses of simulated ranks.
 
-The environments that mpirun and srun set stand in for them; Open MPI's mpirun and
-Slurm's srun themselves are used where they are installed and, of Slurm, a node is up.
+The environments that mpirun and srun set stand in for them, and forks for what they
+start; Open MPI's mpirun and Slurm's srun themselves are used where they are installed
+and, of Slurm, a node is up.
 """
 
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 
 import pytest
+from programs import run_together
 
 PROGRAM = pathlib.Path(__file__).parents[2] / "examples" / "train.py"
 RANKS = 4
@@ -35,25 +37,26 @@ def environment(**variables):
     }
 
 
-def printed(commands):
-    """What the processes print that are started together."""
-    processes = [
-        subprocess.Popen(
-            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for command, env in commands
-    ]
-    outputs = [process.communicate(timeout=180) for process in processes]
-    for process, (_, errors) in zip(processes, outputs):
-        assert process.returncode == 0, errors
-    return "".join(output for output, _ in outputs)
+def printed_by(command, env):
+    """What the command prints, a launcher's with all that it starts."""
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def printed(environments):
+    """What the program prints, started together in each of the environments."""
+    ended = run_together(PROGRAM, [((), env) for env in environments])
+    for done in ended:
+        assert done.returncode == 0, done.stderr
+    return "".join(done.stdout for done in ended)
 
 
 @pytest.fixture(scope="module")
 def simulated():
     import tessera  # noqa: F401  (where the package is)
 
-    text = printed([([sys.executable, str(PROGRAM)], environment())])
+    text = printed([environment()])
     assert text.count("loss") == 3
     return text
 
@@ -61,29 +64,26 @@ def simulated():
 def test_torchrun(simulated):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(RANKS), str(PROGRAM)]
-    assert printed([(command, environment())]) == simulated
+    assert printed_by(command, environment()) == simulated
 
 
 def by_rank(variables):
     port = free_port()
     return [
-        (
-            [sys.executable, str(PROGRAM)],
-            environment(MASTER_PORT=port, **variables(str(rank))),
-        )
+        environment(MASTER_PORT=port, **variables(str(rank)))
         for rank in range(RANKS)
     ]
 
 
 def test_environment_of_mpirun(simulated):
-    commands = by_rank(
+    environments = by_rank(
         lambda rank: {
             "OMPI_COMM_WORLD_RANK": rank,
             "OMPI_COMM_WORLD_SIZE": str(RANKS),
             "OMPI_COMM_WORLD_LOCAL_SIZE": str(RANKS),
         }
     )
-    assert printed(commands) == simulated
+    assert printed(environments) == simulated
 
 
 def is_open_mpi(program):
@@ -100,12 +100,12 @@ def test_mpirun(simulated):
     command = ["mpirun", "-n", str(RANKS), "--oversubscribe", "--allow-run-as-root"]
     command += [sys.executable, str(PROGRAM)]
     env = environment(MASTER_PORT=free_port())
-    assert printed([(command, env)]) == simulated
+    assert printed_by(command, env) == simulated
 
 
 def test_mpich(simulated):
-    commands = by_rank(lambda rank: {"PMI_RANK": rank, "PMI_SIZE": str(RANKS)})
-    assert printed(commands) == simulated
+    environments = by_rank(lambda rank: {"PMI_RANK": rank, "PMI_SIZE": str(RANKS)})
+    assert printed(environments) == simulated
 
 
 def has_slurm():
@@ -125,15 +125,15 @@ def test_srun(simulated):
     command = ["srun", "--ntasks", str(RANKS), "--overcommit"]
     command += [sys.executable, str(PROGRAM)]
     env = environment(MASTER_PORT=free_port())
-    assert printed([(command, env)]) == simulated
+    assert printed_by(command, env) == simulated
 
 
 def test_environment_of_slurm(simulated):
-    commands = by_rank(
+    environments = by_rank(
         lambda rank: {
             "SLURM_PROCID": rank,
             "SLURM_NTASKS": str(RANKS),
             "SLURM_NODELIST": "localhost",
         }
     )
-    assert printed(commands) == simulated
+    assert printed(environments) == simulated

@@ -3,6 +3,7 @@
 import copy
 
 import torch
+from processes import forkserver
 from torch import nn
 from torch.testing._internal.common_utils import run_tests
 from torch.testing._internal.distributed._tensor.common_dtensor import (
@@ -22,6 +23,10 @@ class ModulesTest(DTensorTestBase):
     @property
     def backend(self):
         return "gloo"
+
+    def _spawn_processes(self):
+        # torch's are new interpreters; an import of torch takes seconds.
+        self._start_processes(forkserver().Process)
 
     @with_comms
     def test_linear(self):

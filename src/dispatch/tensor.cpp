@@ -7,21 +7,13 @@
 #include <c10/core/InferenceMode.h>
 
 #include <compare>
-#include <string>
 
+#include "dispatch/tensor_impl.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {
 
 namespace {
-
-// Every tensor keeps a copy.
-const std::string& no_storage() {
-  static const auto* const text = new std::string(
-      "a distributed tensor has no storage of its own: use full_tensor() for "
-      "the whole value, to_local() or shard(rank) for a rank's part");
-  return *text;
-}
 
 c10::Device device_of(const Spec& spec, ShardsRef shards) {
   return shards.empty() ? c10::Device(spec.mesh.device_type())
@@ -41,23 +33,22 @@ c10::DispatchKeySet keys_of(const DistributedMeta& meta, c10::Device device) {
 // A tensor that holds the meta; an inference tensor only where `inference`, and
 // inference mode is on.
 at::Tensor wrap_meta(
-    c10::intrusive_ptr<DistributedMeta> meta,
+    c10::intrusive_ptr<c10::BackendMeta> meta,
     c10::Device device,
     bool inference) {
-  const Spec& spec = *meta->spec;
-  const auto make = [&] {
-    return c10::make_intrusive<c10::TensorImpl>(
-        keys_of(*meta, device), c10::scalarTypeToTypeMeta(spec.dtype), device);
-  };
-  auto impl = make();
+  const auto& held = *static_cast<const DistributedMeta*>(meta.get());
+  const Spec& spec = *held.spec;
+  const auto keys = keys_of(held, device);
+  const auto dtype = c10::scalarTypeToTypeMeta(spec.dtype);
+  auto impl = c10::make_intrusive<DistributedImpl>(
+      keys, dtype, device, std::move(meta));
   if (C10_UNLIKELY(impl->is_inference() && !inference)) {
     // Seen afterwards: asking for the mode takes longer.
     const c10::InferenceMode off(false);
-    impl = make();
+    impl = c10::make_intrusive<DistributedImpl>(
+        keys, dtype, device, impl->get_backend_meta_intrusive_ptr());
   }
   impl->set_sizes_and_strides(spec.sizes, spec.strides);
-  impl->release_storage_and_set_meta_custom_data_ptr_error_msg_(no_storage());
-  impl->set_backend_meta(std::move(meta));
   return at::Tensor(std::move(impl));
 }
 

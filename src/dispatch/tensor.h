@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "comm/collectives.h"
+#include "dispatch/recycled.h"
 #include "tessera/spec.h"
 
 namespace tessera::detail {
@@ -39,6 +40,13 @@ struct DistributedMeta final : c10::BackendMeta {
   DistributedMeta(SpecPtr s, at::Tensor part, const ViewOrigin& from)
       : spec(std::move(s)), shards_(only(std::move(part))), origin_(from) {}
   ~DistributedMeta() override;
+
+  static void* operator new(size_t) {
+    return RecycledBlocks<sizeof(DistributedMeta)>::allocate();
+  }
+  static void operator delete(void* block) {
+    RecycledBlocks<sizeof(DistributedMeta)>::free(block);
+  }
 
   const SpecPtr spec;
 

@@ -67,6 +67,7 @@ class PricedRows {
   bool keeps_written(const Row& row, size_t mesh_dim) const;
   bool shards_suffice(const Candidate& candidate) const;
   bool any_grows(const Candidate& candidate) const;
+  double least_cost(const Candidate& candidate) const;
   double pending_price(const Candidate& candidate) const;
 
   const PropagationInput& input_;

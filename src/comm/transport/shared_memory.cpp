@@ -15,7 +15,7 @@ using Sleep = MessageRings::Sleep;
 
 // A process that has died wakes nobody: those who sleep look after it this
 // often.
-constexpr milliseconds kPatience{50};
+constexpr milliseconds kLongestSleep{50};
 
 }  // namespace
 
@@ -159,7 +159,7 @@ bool SharedMemoryTransport::progress(Deadline until) {
         outgoing_.empty() ? Sleep::ForMessages : Sleep::ForRoomToo);
     bool moved = advance();
     if (!moved) {
-      own.sleep(prepared, std::min<nanoseconds>(left, kPatience));
+      own.sleep(prepared, std::min<nanoseconds>(left, kLongestSleep));
     }
     own.end_sleep();
     if (moved || advance()) return true;
