@@ -181,20 +181,12 @@ c10::intrusive_ptr<c10::TensorImpl> alias_impl(
 
 // Whether an alias of the shard is still like it. Every to_local() asks.
 bool is_like(c10::TensorImpl& alias, c10::TensorImpl& shard) {
-  const auto sizes = shard.sizes();
-  const auto strides = shard.strides();
-  const auto alias_sizes = alias.sizes();
-  const auto alias_strides = alias.strides();
-  bool same =
-      alias.autograd_meta() == nullptr && alias_sizes.size() == sizes.size() &&
-      alias.key_set() == shard.key_set() && alias.dtype() == shard.dtype() &&
-      alias.storage_offset() == shard.storage_offset() &&
-      alias.unsafe_storage().unsafeGetStorageImpl() ==
-          shard.unsafe_storage().unsafeGetStorageImpl();
-  for (size_t d = 0; same && d < sizes.size(); ++d) {
-    same = alias_sizes[d] == sizes[d] && alias_strides[d] == strides[d];
-  }
-  return same;
+  return alias.autograd_meta() == nullptr &&
+         alias.unsafe_storage().unsafeGetStorageImpl() ==
+             shard.unsafe_storage().unsafeGetStorageImpl() &&
+         alias.key_set() == shard.key_set() && alias.dtype() == shard.dtype() &&
+         alias.storage_offset() == shard.storage_offset() &&
+         alias.sizes_and_strides() == shard.sizes_and_strides();
 }
 
 }  // namespace
