@@ -12,16 +12,25 @@ function(tessera_use_pch target)
 endfunction()
 
 # Sets in `out` the command that starts `ARGN` as four processes that find each
-# other through the environment, on a free port.
+# other through the environment, on a free port. Not torchrun, which imports
+# torch first: that takes seconds.
 function(tessera_process_command out)
+  set(${out}
+      "${TESSERA_PYTHON}" "${PROJECT_SOURCE_DIR}/scripts/launch.py"
+      --nproc-per-node 4 ${ARGN}
+      PARENT_SCOPE)
+endfunction()
+
+# The same as users start their programs: by torchrun, where it is there.
+function(tessera_torchrun_command out)
   if(TESSERA_TORCHRUN)
-    set(launcher "${TESSERA_TORCHRUN}" --standalone --no-python --nproc-per-node 4)
+    set(command "${TESSERA_TORCHRUN}" --standalone --no-python --nproc-per-node 4
+                ${ARGN})
   else()
-    set(launcher "${TESSERA_PYTHON}" "${PROJECT_SOURCE_DIR}/scripts/launch.py"
-                 --nproc-per-node 4)
+    tessera_process_command(command ${ARGN})
   endif()
   set(${out}
-      ${launcher} ${ARGN}
+      ${command}
       PARENT_SCOPE)
 endfunction()
 
