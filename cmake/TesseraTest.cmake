@@ -64,11 +64,12 @@ function(tessera_add_sim_test name)
                        "${tessera_test_environment}")
 endfunction()
 
+# Four processes that wait for each other keep about one processor busy, so that
+# another test runs beside them.
 function(tessera_set_process_properties name)
   set_tests_properties(
-    ${name}
-    PROPERTIES LABELS process TIMEOUT 900 PROCESSORS 2 ENVIRONMENT
-               "${tessera_test_environment}")
+    ${name} PROPERTIES LABELS process TIMEOUT 900 ENVIRONMENT
+                       "${tessera_test_environment}")
 endfunction()
 
 # The same over four processes.
