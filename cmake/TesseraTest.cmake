@@ -7,7 +7,7 @@ function(tessera_use_pch target)
   target_compile_options(${target} PRIVATE ${TESSERA_TEST_OPTIONS})
   if(TESSERA_PCH)
     target_link_libraries(${target} PRIVATE GTest::gtest)
-    target_precompile_headers(${target} REUSE_FROM tessera_pch)
+    target_precompile_headers(${target} REUSE_FROM tessera_testing_main)
   endif()
 endfunction()
 

@@ -93,7 +93,20 @@ void CallKey::add_plain_tensor(const at::Tensor& tensor) {
   }
 }
 
-void CallKey::add(const at::Scalar& number) { add_number(number); }
+void CallKey::add(const at::Scalar& number) {
+  // The usual numbers, without making an IValue.
+  if (ignores_numbers_ && !number.isSymbolic()) {
+    switch (number.type()) {
+      case at::kDouble:
+        return add_word(kDouble);
+      case at::kLong:
+        return add_word(kInt);
+      default:
+        break;
+    }
+  }
+  add_number(number);
+}
 
 void CallKey::add_number(const c10::IValue& value) {
   if (!ignores_numbers_ || value.isNone()) {

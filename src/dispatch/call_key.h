@@ -23,13 +23,14 @@ class CallKey {
  public:
   // Reads the arguments of one call. Numbers enter only by kind where the rule
   // ignores them, by value otherwise.
-  CallKey(const OpInfo& op, const Rule& rule, c10::ArrayRef<c10::IValue> args);
+  [[gnu::hot]] CallKey(
+      const OpInfo& op, const Rule& rule, c10::ArrayRef<c10::IValue> args);
 
   // The same key, of an op that takes only tensors and numbers: begun, and
   // given the arguments in their order.
-  CallKey(const OpInfo& op, const Rule& rule);
-  void add(const at::Tensor& tensor);
-  void add(const at::Scalar& number);
+  [[gnu::hot]] CallKey(const OpInfo& op, const Rule& rule);
+  [[gnu::hot]] void add(const at::Tensor& tensor);
+  [[gnu::hot]] void add(const at::Scalar& number);
 
   c10::ArrayRef<uint64_t> words() const { return words_; }
   uint64_t hash() const { return hash_; }

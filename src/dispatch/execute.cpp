@@ -59,7 +59,8 @@ void run_locally(const OpInfo& op, const OpPlan& plan, const Calls& calls) {
 // The common case: one shard lives here, it has the placement that the op
 // wants, the op returns no list. The arguments are exchanged for their shards
 // where they stand.
-void run_on_one_shard(const OpInfo& op, OpPlan& plan, Stack& stack) {
+[[gnu::hot]] void run_on_one_shard(
+    const OpInfo& op, OpPlan& plan, Stack& stack) {
   const size_t first = stack.size() - op.args.size();
   c10::SmallVector<c10::IValue, 2> originals;
   ViewOrigin origin;

@@ -11,7 +11,8 @@ namespace tessera::detail {
 // Takes the op's arguments from the stack, runs the plan (its redistributions,
 // and the op on each local shard), and leaves the results there. Communicates
 // as the plan says. The plan learns the dtypes that it does not know.
-void execute(const OpInfo& op, OpPlan& plan, torch::jit::Stack& stack);
+[[gnu::hot]] void execute(
+    const OpInfo& op, OpPlan& plan, torch::jit::Stack& stack);
 
 // Results lie in memory as their spec says, or a view of it would be none of
 // the shards. Kernels give them so, but for some of which only the sizes are
@@ -26,6 +27,6 @@ inline void keep_planned_strides(
 
 // Raises what kernels and collectives on a GPU have met by now; behind an op
 // that waits for the device, all of it.
-void raise_errors_of_devices();
+[[gnu::hot]] void raise_errors_of_devices();
 
 }  // namespace tessera::detail

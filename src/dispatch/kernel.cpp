@@ -112,7 +112,7 @@ void run_without_rule(const OpInfo& op, Args args, Stack& stack) {
 }
 
 // Finds the plan of a call, or makes it, and carries it out.
-void plan_and_execute(const OpInfo& op, Args args, Stack& stack) {
+[[gnu::hot]] void plan_and_execute(const OpInfo& op, Args args, Stack& stack) {
   if (op.writes) {
     check_written(op, args);
   }

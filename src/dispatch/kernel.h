@@ -29,7 +29,7 @@ class LocalOpGuard {
 };
 
 // Takes the op's arguments from the stack, leaves its results there.
-void run_op(const OpInfo& op, torch::jit::Stack* stack);
+[[gnu::hot]] void run_op(const OpInfo& op, torch::jit::Stack* stack);
 
 // The kernel of one op, registered by its name.
 class OpKernel final : public c10::OperatorKernel {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
 
 #include <memory>
 #include <string>
@@ -30,17 +31,24 @@ struct Redistribution {
 };
 
 struct OpPlan {
+  // First what a direct call reads, which is all in one line of the cache.
+
+  // Nothing but the op itself is called: the one shard that lives here goes
+  // into it as it is, and its results are the shards of the results. Known
+  // after the first call.
+  bool direct = false;
+  // Whether each of the results is contiguous.
+  c10::SmallVector<bool, 2> contiguous;
+  // The specs of the results, lists laid out flat; nullptr for undefined ones.
+  // Written arguments, which are returned as they are, have none.
+  c10::SmallVector<SpecPtr, 1> outputs;
+
   DeviceMesh mesh;
   // What the key's pointers point at: alive as long as the plan is.
   std::vector<SpecPtr> inputs;
   std::vector<TensorSlot> slots;  // of the tensors, in the order of `inputs`
   std::vector<Redistribution> redistributions;
   Slices slices = Slices::Contiguous;  // of the redistributions
-  // The specs of the results, lists laid out flat; nullptr for undefined ones.
-  // Written arguments, which are returned as they are, have none.
-  std::vector<SpecPtr> outputs;
-  // Whether each of them is contiguous.
-  c10::SmallVector<bool, 2> contiguous;
   // For each local position, the arguments that differ there.
   std::vector<std::vector<std::pair<size_t, c10::IValue>>> local_arguments;
   // The dtypes in `outputs` are guesses: the first result tells.
@@ -60,11 +68,6 @@ struct OpPlan {
 
   // The local op may refuse values on some ranks and not on others.
   bool agrees = false;
-
-  // Nothing but the op itself is called: the one shard that lives here goes
-  // into it as it is, and its results are the shards of the results. Known
-  // after the first call.
-  bool direct = false;
 
   explicit OpPlan(const DeviceMesh& m) : mesh(m) {}
 };

@@ -11,14 +11,19 @@ size_t set_of(const CallKey& key) {
 }  // namespace
 
 PlanCache& PlanCache::local() {
-  thread_local PlanCache cache;
-  return cache;
+  // A pointer: asking whether an object of a thread is there takes longer.
+  thread_local PlanCache* known = nullptr;
+  if (C10_UNLIKELY(known == nullptr)) {
+    thread_local PlanCache cache;
+    known = &cache;
+  }
+  return *known;
 }
 
 const PlanCache::Entry* PlanCache::entry(const CallKey& key) const {
   for (const Entry& entry : sets_[set_of(key)].ways) {
     if (entry.hash == key.hash() && entry.plan != nullptr &&
-        key.words() == entry.words) {
+        key.words() == c10::ArrayRef<uint64_t>(entry.words)) {
       return &entry;
     }
   }
@@ -45,7 +50,7 @@ void PlanCache::insert(const CallKey& key, std::shared_ptr<OpPlan> plan) {
   Entry& entry = set.ways[set.next];
   set.next = (set.next + 1) % kWays;
   entry.hash = key.hash();
-  entry.words = key.words().vec();
+  entry.words.assign(key.words().begin(), key.words().end());
   entry.plan = std::move(plan);
 }
 

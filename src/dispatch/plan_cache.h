@@ -25,13 +25,13 @@ class PlanCache {
   static constexpr size_t kWays = 4;
 
   // This thread's.
-  static PlanCache& local();
+  [[gnu::hot]] static PlanCache& local();
 
   // nullptr on a miss.
-  std::shared_ptr<OpPlan> find(const CallKey& key);
+  [[gnu::hot]] std::shared_ptr<OpPlan> find(const CallKey& key);
   // The plan if it is known and direct, nullptr otherwise. It lives until the
   // next plan is inserted. Counts no miss: such a call comes to find() next.
-  const OpPlan* find_direct(const CallKey& key);
+  [[gnu::hot]] const OpPlan* find_direct(const CallKey& key);
   // Replaces the oldest plan of the key's set if that is full.
   void insert(const CallKey& key, std::shared_ptr<OpPlan> plan);
   void clear();
@@ -48,14 +48,14 @@ class PlanCache {
  private:
   struct Entry {
     uint64_t hash = 0;
-    std::vector<uint64_t> words;
+    c10::SmallVector<uint64_t, 5> words;  // in place for most calls
     std::shared_ptr<OpPlan> plan;
   };
   struct Set {
     std::array<Entry, kWays> ways;
     uint8_t next = 0;
   };
-  const Entry* entry(const CallKey& key) const;
+  [[gnu::hot]] const Entry* entry(const CallKey& key) const;
 
   std::vector<Set> sets_ = std::vector<Set>(kSets);
   Counts counts_;

@@ -17,43 +17,56 @@ class OfThisThread {
  public:
   // nullptr once the thread has ended its variables: tensors may outlive them.
   static T* get() {
-    if (C10_UNLIKELY(known_ == nullptr && !ended_)) {
+    auto& [value, ended] = known_;
+    if (C10_UNLIKELY(value == nullptr && !ended)) {
       thread_local OfThisThread own;
-      known_ = &own.value_;
+      value = &own.value_;
     }
-    return known_;
+    return value;
   }
 
  private:
+  // Both in one variable: finding a variable of a thread is a call.
+  struct Known {
+    T* value;
+    bool ended;
+  };
+
   OfThisThread() = default;
-  ~OfThisThread() {
-    known_ = nullptr;
-    ended_ = true;
-  }
+  ~OfThisThread() { known_ = {nullptr, true}; }
   C10_DISABLE_COPY_AND_ASSIGN(OfThisThread);
 
   T value_;
-  static inline thread_local T* known_ = nullptr;
-  static inline thread_local bool ended_ = false;
+  static inline thread_local Known known_ = {nullptr, false};
 };
 
 // At most this many objects of a kind are kept by each thread. Few are enough:
 // ops free about as many tensors as they make.
 inline constexpr size_t kRecycled = 32;
 
-// Blocks of kSize bytes. Under the address sanitizer none is kept, so that it
-// sees each object on its own.
+// What this thread has kept in a T; nullptr where nothing is to be kept. Under
+// the address sanitizer nothing is, so that it sees each object on its own.
+template <typename T>
+T* recycled() {
+#if defined(__SANITIZE_ADDRESS__)
+  return nullptr;
+#else
+  return OfThisThread<T>::get();
+#endif
+}
+
+// Blocks of kSize bytes.
 template <size_t kSize>
 class RecycledBlocks {
  public:
   static void* allocate() {
-    auto* kept = here();
+    auto* kept = recycled<Kept>();
     return kept == nullptr || kept->count == 0 ? ::operator new(kSize)
                                                : kept->blocks[--kept->count];
   }
 
   static void free(void* block) {
-    auto* kept = here();
+    auto* kept = recycled<Kept>();
     if (kept == nullptr || kept->count == kRecycled) {
       ::operator delete(block);
     } else {
@@ -71,14 +84,6 @@ class RecycledBlocks {
     std::array<void*, kRecycled> blocks;
     size_t count = 0;
   };
-
-  static Kept* here() {
-#if defined(__SANITIZE_ADDRESS__)
-    return nullptr;
-#else
-    return OfThisThread<Kept>::get();
-#endif
-  }
 };
 
 }  // namespace tessera::detail

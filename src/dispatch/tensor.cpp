@@ -32,7 +32,7 @@ c10::DispatchKeySet keys_of(const DistributedMeta& meta, c10::Device device) {
 
 // A tensor that holds the meta; an inference tensor only where `inference`, and
 // inference mode is on.
-at::Tensor wrap_meta(
+[[gnu::hot]] at::Tensor wrap_meta(
     c10::intrusive_ptr<c10::BackendMeta> meta,
     c10::Device device,
     bool inference) {
@@ -40,15 +40,14 @@ at::Tensor wrap_meta(
   const Spec& spec = *held.spec;
   const auto keys = keys_of(held, device);
   const auto dtype = c10::scalarTypeToTypeMeta(spec.dtype);
-  auto impl = c10::make_intrusive<DistributedImpl>(
-      keys, dtype, device, std::move(meta));
+  auto impl = DistributedImpl::make(keys, dtype, device, std::move(meta));
   if (C10_UNLIKELY(impl->is_inference() && !inference)) {
     // Seen afterwards: asking for the mode takes longer.
     const c10::InferenceMode off(false);
-    impl = c10::make_intrusive<DistributedImpl>(
+    impl = DistributedImpl::make(
         keys, dtype, device, impl->get_backend_meta_intrusive_ptr());
   }
-  impl->set_sizes_and_strides(spec.sizes, spec.strides);
+  impl->set_geometry(spec.sizes, spec.strides);
   return at::Tensor(std::move(impl));
 }
 
@@ -179,38 +178,24 @@ c10::intrusive_ptr<c10::TensorImpl> alias_impl(
       version, /*allow_tensor_metadata_change=*/true);
 }
 
-// Whether an alias of the shard is still like it. Every to_local() asks.
-bool is_like(c10::TensorImpl& alias, c10::TensorImpl& shard) {
-  return alias.autograd_meta() == nullptr &&
-         alias.unsafe_storage().unsafeGetStorageImpl() ==
-             shard.unsafe_storage().unsafeGetStorageImpl() &&
-         alias.key_set() == shard.key_set() && alias.dtype() == shard.dtype() &&
-         alias.storage_offset() == shard.storage_offset() &&
-         alias.sizes_and_strides() == shard.sizes_and_strides();
-}
-
 }  // namespace
 
 at::Tensor shard_alias(const at::Tensor& shard, const at::Tensor& distributed) {
   return at::Tensor(alias_impl(shard, distributed));
 }
 
-at::Tensor handed_out_shard(const at::Tensor& distributed) {
+at::Tensor hand_out_shard(const at::Tensor& distributed) {
   const auto& meta = distributed_meta(distributed);
   const auto& shard = current_shards(distributed)[0];
-  // Strided, if there is one.
-  auto* known = meta.handed_out_.load(std::memory_order_acquire);
-  if (known != nullptr && is_like(*known, *shard.unsafeGetTensorImpl())) {
-    return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(known));
-  }
   if (shard.layout() != at::kStrided) {
     return shard_alias(shard, distributed);
   }
   auto alias = alias_impl(shard, distributed);
   // One that was changed stays with whoever changed it, and none takes its
   // place: another thread may be about to hand it out.
-  if (known == nullptr && meta.handed_out_.compare_exchange_strong(
-                              known, alias.get(), std::memory_order_acq_rel)) {
+  c10::TensorImpl* known = nullptr;
+  if (meta.handed_out_.compare_exchange_strong(
+          known, alias.get(), std::memory_order_acq_rel)) {
     auto kept = alias;
     kept.release();
   }

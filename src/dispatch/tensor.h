@@ -39,7 +39,7 @@ struct DistributedMeta final : c10::BackendMeta {
       : spec(std::move(s)), shards_(std::move(parts)), origin_(from) {}
   DistributedMeta(SpecPtr s, at::Tensor part, const ViewOrigin& from)
       : spec(std::move(s)), shards_(only(std::move(part))), origin_(from) {}
-  ~DistributedMeta() override;
+  [[gnu::hot]] ~DistributedMeta() override;
 
   static void* operator new(size_t) {
     return RecycledBlocks<sizeof(DistributedMeta)>::allocate();
@@ -80,11 +80,12 @@ struct DistributedMeta final : c10::BackendMeta {
   friend void begin_write(
       const at::Tensor& distributed, std::string_view caller);
   friend ViewOrigin view_origin(const at::Tensor& base, bool copied);
+  friend at::Tensor hand_out_shard(const at::Tensor& distributed);
   friend at::Tensor handed_out_shard(const at::Tensor& distributed);
 };
 
 // The key set of distributed tensors whose shards are on `device`.
-c10::DispatchKeySet distributed_keys(c10::DeviceType device);
+[[gnu::hot]] c10::DispatchKeySet distributed_keys(c10::DeviceType device);
 
 inline bool is_dtensor(const at::Tensor& tensor) {
   return tensor.defined() &&
@@ -99,10 +100,10 @@ inline const DistributedMeta& distributed_meta(const at::Tensor& tensor) {
 }
 
 // A distributed tensor that holds `shards`, laid out as `spec` says.
-at::Tensor make_distributed(
+[[gnu::hot]] at::Tensor make_distributed(
     SpecPtr spec, Shards shards, const ViewOrigin& origin = {});
 // As above, of the one shard that lives here.
-at::Tensor make_distributed(
+[[gnu::hot]] at::Tensor make_distributed(
     SpecPtr spec, at::Tensor shard, const ViewOrigin& origin = {});
 
 // How often a tensor (or what it is a view of) has been written.
@@ -151,9 +152,38 @@ at::Tensor make_alias(const at::Tensor& distributed);
 // autograd state of its own. It counts its writes as `distributed` does.
 at::Tensor shard_alias(const at::Tensor& shard, const at::Tensor& distributed);
 
-// The same, of the one shard that lives here. Made once: as long as nobody
-// changes the alias it is handed out again.
-at::Tensor handed_out_shard(const at::Tensor& distributed);
+// The same, of the one shard that lives here, kept where none is kept yet.
+at::Tensor hand_out_shard(const at::Tensor& distributed);
+
+// Whether an alias of a strided shard is still like it.
+inline bool is_like(c10::TensorImpl& alias, c10::TensorImpl& shard) {
+  const auto& one = alias.sizes_and_strides();
+  const auto& other = shard.sizes_and_strides();
+  bool same = alias.unsafe_storage().unsafeGetStorageImpl() ==
+                  shard.unsafe_storage().unsafeGetStorageImpl() &&
+              alias.key_set() == shard.key_set() &&
+              alias.dtype() == shard.dtype() &&
+              alias.storage_offset() == shard.storage_offset() &&
+              one.size() == other.size();
+  for (size_t d = 0; same && d < one.size(); ++d) {
+    same = one.size_at_unchecked(d) == other.size_at_unchecked(d) &&
+           one.stride_at_unchecked(d) == other.stride_at_unchecked(d);
+  }
+  return same && alias.autograd_meta() == nullptr;
+}
+
+// What to_local() hands out: as long as nobody changes the alias, the one that
+// is kept. Every call compares, and nothing else.
+inline at::Tensor handed_out_shard(const at::Tensor& distributed) {
+  const auto& meta = distributed_meta(distributed);
+  auto* known = meta.handed_out_.load(std::memory_order_acquire);
+  if (C10_LIKELY(
+          known != nullptr && !meta.is_copied_view() &&
+          is_like(*known, *meta.unchecked_shards()[0].unsafeGetTensorImpl()))) {
+    return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(known));
+  }
+  return hand_out_shard(distributed);
+}
 
 // Whether a shard lies in memory as the strides of the whole say: its
 // dimensions in the same order, and dense where the whole is. Views of the

@@ -39,7 +39,7 @@ class TypedKernel<Result(Args...)> {
       : op_(std::make_shared<OpInfo>(op)),
         on_shards_(op.typed<Result(Args...)>()) {}
 
-  Result operator()(Args... args) const {
+  [[gnu::hot]] Result operator()(Args... args) const {
     const LocalOpGuard guard(/*is_view=*/false);
     const OpPlan* const plan = direct_plan(args...);
     if (plan == nullptr) {
@@ -66,7 +66,7 @@ class TypedKernel<Result(Args...)> {
   static auto& first(Args... args) { return std::get<0>(std::tie(args...)); }
 
   // nullptr where the common path has more to do than to call the op.
-  const OpPlan* direct_plan(Args... args) const {
+  [[gnu::hot]] const OpPlan* direct_plan(Args... args) const {
     const Rule* const rule = op_->rule();
     if (rule == nullptr) {
       return nullptr;
