@@ -1,5 +1,6 @@
-// throws_saying<Type>("text", [&] { ... }): the call throws just that type, and
-// what it says contains the text.
+// What calls throw. error_of([&] { ... }) is what an error says;
+// throws_saying<Type>("text", [&] { ... }) checks that the call throws just
+// that type, and that what it says contains the text.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -10,6 +11,17 @@
 #include <typeinfo>
 
 namespace tessera::testing {
+
+// The text of the error that `call` throws; empty if it throws none.
+template <typename Error = c10::Error, typename Call>
+std::string error_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
 
 template <typename ErrorType, typename Call>
 void throws_saying(std::string_view text, const Call& call) {

@@ -31,7 +31,7 @@ struct Redistribution {
 };
 
 struct OpPlan {
-  // First what a direct call reads, which is all in one line of the cache.
+  // First what a direct call reads, side by side: caches are cold after an op.
 
   // Nothing but the op itself is called: the one shard that lives here goes
   // into it as it is, and its results are the shards of the results. Known

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "tessera/tessera.h"
+#include "testing/throws.h"
 #include "testing/worlds.h"
 
 namespace tessera {
@@ -11,16 +12,6 @@ namespace explicit_communication_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-template <typename Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
-}
 
 TEST(ExplicitCommunication, NamesOpArgumentStepsAndBytes) {
   testing::with_mesh({4}, [](const DeviceMesh& mesh) {
@@ -30,7 +21,7 @@ TEST(ExplicitCommunication, NamesOpArgumentStepsAndBytes) {
     const ExplicitCommunication scope;
     // 2 of 8 rows of 4 doubles a rank.
     EXPECT_THAT(
-        error_of([&] { at::mm(x, w.t()); }),
+        testing::error_of([&] { at::mm(x, w.t()); }),
         AllOf(
             HasSubstr("[aten.mm.default] would redistribute argument '"),
             HasSubstr("all_gather("),
@@ -38,7 +29,7 @@ TEST(ExplicitCommunication, NamesOpArgumentStepsAndBytes) {
             HasSubstr("redistribute(...)")));
     // On gathered inputs too.
     EXPECT_THAT(
-        error_of([&] { at::masked_select(x, x > 3); }),
+        testing::error_of([&] { at::masked_select(x, x > 3); }),
         AllOf(HasSubstr("aten.masked_select"), HasSubstr("all_gather(")));
     const auto whole = w.redistribute({Replicate()});
     const auto y = at::mm(x, whole.t());
@@ -56,7 +47,7 @@ TEST(ExplicitCommunication, RefusesTheExchangeOfALookup) {
         torch::arange(0, 8, 2, at::kLong), mesh, {Replicate()});
     const auto refused = [&](const auto& call) {
       const CommDebugMode comm;
-      const auto text = error_of([&] {
+      const auto text = testing::error_of([&] {
         const ExplicitCommunication scope;
         call();
       });
@@ -143,7 +134,7 @@ TEST(ExplicitCommunication, HoldsInABackwardPass) {
     // The formula of a product needs the gradient of a sum that is pending.
     const auto summed = at::mm(leaf(Shard(1)), leaf(Shard(1)).t());
     EXPECT_THAT(
-        error_of([&] { at::relu(summed); }),
+        testing::error_of([&] { at::relu(summed); }),
         AllOf(
             HasSubstr("[aten.relu.default] would redistribute argument 'self'"),
             HasSubstr("from [P(sum)]")));

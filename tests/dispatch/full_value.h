@@ -8,6 +8,7 @@
 
 #include "tessera/distribute.h"
 #include "testing/layouts.h"
+#include "testing/throws.h"
 #include "testing/worlds.h"
 
 namespace tessera::testing {
@@ -28,17 +29,6 @@ inline void expect_value(const at::Tensor& actual, const at::Tensor& expected) {
 
 inline std::string placements_of(const at::Tensor& tensor) {
   return to_string(DTensor(tensor).placements());
-}
-
-// The text of the error that `call` throws; empty if it throws none.
-template <class Error = c10::Error, class Call>
-std::string error_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
 }
 
 }  // namespace tessera::testing

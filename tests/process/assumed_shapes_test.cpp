@@ -7,6 +7,7 @@
 
 #include "tessera/tessera.h"
 #include "testing/processes.h"
+#include "testing/throws.h"
 
 namespace tessera::testing {
 namespace assumed_shapes_test {
@@ -15,15 +16,6 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 class AssumedShapes : public FourProcesses {};
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
-}
 
 TEST_F(AssumedShapes, ThatDifferAreFoundByTheNextCollective) {
   auto world = World::from_environment();

@@ -11,6 +11,7 @@
 
 #include "tessera/tessera.h"
 #include "testing/processes.h"
+#include "testing/throws.h"
 
 namespace ts = tessera;
 
@@ -22,16 +23,6 @@ const ts::Placement S1 = ts::Shard(1);
 
 using Call = std::function<at::Tensor()>;
 
-// What a call throws, or "no error".
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
-
 class OneBadValue : public ts::testing::FourProcesses {
  protected:
   // Every rank gets the error of the first bad one, and goes on in step.
@@ -40,7 +31,7 @@ class OneBadValue : public ts::testing::FourProcesses {
       int64_t bad_rank,
       const std::string& part,
       const Call& call) {
-    const auto text = error_of(call);
+    const auto text = ts::testing::error_of(call);
     EXPECT_NE(text.find(part), std::string::npos) << text;
     EXPECT_NE(
         text.find("(rank " + std::to_string(bad_rank) + ")"), std::string::npos)

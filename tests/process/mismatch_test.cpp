@@ -9,6 +9,7 @@
 
 #include "comm/comm_event.h"
 #include "testing/processes.h"
+#include "testing/throws.h"
 #include "tests/comm/shards.h"
 
 namespace tessera::testing {
@@ -109,16 +110,6 @@ class EveryCollective : public FourProcesses {
         test_world().barrier();
       });
     }
-  }
-
-  template <typename Fn>
-  static std::string error_of(Fn fn) {
-    try {
-      fn();
-    } catch (const c10::Error& error) {
-      return error.what_without_backtrace();
-    }
-    return "";
   }
 
   // Rank 1 makes `odd`, the others `usual`; then all of them make one more

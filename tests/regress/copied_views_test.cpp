@@ -11,6 +11,7 @@
 #include <string>
 
 #include "tessera/tessera.h"
+#include "testing/throws.h"
 #include "testing/worlds.h"
 
 namespace ts = tessera;
@@ -18,15 +19,6 @@ namespace ts = tessera;
 namespace copied_views_test {
 
 using ::testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
-}
 
 at::Tensor rows() { return torch::arange(24, torch::kDouble).view({8, 3}); }
 
@@ -42,7 +34,7 @@ void on_four_ranks(const std::function<void(const ts::DeviceMesh&)>& body) {
 void expect_refused(
     const std::string& name, const std::function<void()>& read) {
   SCOPED_TRACE(name);
-  EXPECT_THAT(error_of(read), HasSubstr("out of date"));
+  EXPECT_THAT(ts::testing::error_of(read), HasSubstr("out of date"));
 }
 
 struct Read {

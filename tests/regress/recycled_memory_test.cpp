@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/tessera.h"
+#include "testing/throws.h"
 #include "testing/worlds.h"
 
 namespace ts = tessera;
@@ -17,15 +18,6 @@ namespace ts = tessera;
 namespace recycled_memory_test {
 
 using ::testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
-}
 
 // Calls `body` with ones that are sharded over four ranks.
 void with_ones(const std::function<void(const at::Tensor&)>& body) {
@@ -50,8 +42,8 @@ TEST(RecycledMemory, ManyTensorsHaveTheirValuesAndErrors) {
       for (int i = 0; i < 100; ++i) {
         ASSERT_TRUE(is_full_of(alive[i], 1 + i)) << i;
         for (const auto& access :
-             {error_of([&] { alive[i].storage(); }),
-              error_of([&] { alive[i].data_ptr(); })}) {
+             {ts::testing::error_of([&] { alive[i].storage(); }),
+              ts::testing::error_of([&] { alive[i].data_ptr(); })}) {
           ASSERT_THAT(access, HasSubstr("use full_tensor()"));
         }
       }
