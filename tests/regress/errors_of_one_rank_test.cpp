@@ -129,8 +129,10 @@ TEST(ErrorsOfOneRank, AreToldToTheOthers) {
   ts::testing::with_mesh({2}, [&](const ts::DeviceMesh& mesh) {
     for (const auto& sample : samples()) {
       // Derivatives get what the op itself has checked, and do not check again.
-      // segment_reduce follows its offsets wherever they point.
+      // segment_reduce follows its offsets wherever they point, and MKL's dgeev
+      // writes past its memory when it is given a NaN.
       if (sample.op.find("backward") != std::string::npos ||
+          sample.op.find("linalg_eig") != std::string::npos ||
           sample.op == "aten::segment_reduce") {
         continue;
       }
