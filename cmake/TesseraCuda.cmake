@@ -47,23 +47,20 @@ function(tessera_add_cuda_kernels folder)
   set(CMAKE_CUDA_FLAGS "")
   file(GLOB sources CONFIGURE_DEPENDS "${folder}/*.cu")
   if(TESSERA_WITH_CUDA)
-    set(kind STATIC)
+    add_library(tessera_cuda_kernels STATIC ${sources})
     set(architectures ${TESSERA_CUDA_ARCHITECTURES})
   else()
-    set(kind OBJECT)
+    # The code of their hosts is checked on the way; both take a third of the time.
+    add_library(tessera_cuda_kernels OBJECT ${sources})
+    set_target_properties(tessera_cuda_kernels PROPERTIES CUDA_PTX_COMPILATION ON)
+    target_compile_options(tessera_cuda_kernels PRIVATE -Xcicc=-O0)
     set(architectures 90-virtual)
   endif()
-  add_library(tessera_cuda_kernels ${kind} ${sources})
   target_include_directories(tessera_cuda_kernels
                              PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
   # Products and sums are rounded one by one, as the CPU's are.
   target_compile_options(tessera_cuda_kernels
                          PRIVATE --fmad=false -Xcompiler=-Wall,-Wextra)
-  if(NOT TESSERA_WITH_CUDA)
-    # The code of their hosts is checked on the way; both take a third of the time.
-    set_target_properties(tessera_cuda_kernels PROPERTIES CUDA_PTX_COMPILATION ON)
-    target_compile_options(tessera_cuda_kernels PRIVATE -Xcicc=-O0)
-  endif()
   set_target_properties(
     tessera_cuda_kernels
     PROPERTIES CUDA_ARCHITECTURES "${architectures}"

@@ -4,25 +4,18 @@
 #include <string>
 
 #include "bag_cases.h"
+#include "testing/throws.h"
 
 namespace tessera::detail {
 namespace bag_parts_test {
+
+using tessera::testing::error_of;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 at::Tensor longs(std::vector<int64_t> values) {
   return at::tensor(values, at::kLong);
-}
-
-template <typename Error, typename Call>
-std::string text_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing was thrown";
 }
 
 // A part that has no entry of a bag must not beat another's negative values.
@@ -255,27 +248,27 @@ TEST(BagParts, IndexOutsideTheTable) {
             "[embedding_bag] index " + std::to_string(bad) +
             " is outside the table of 10 rows; expected 0 to 9";
         EXPECT_EQ(
-            text_of<c10::IndexError>([&] {
+            error_of<c10::IndexError>([&] {
               embedding_bag_part(table, part, input, BagMode::kMean);
             }),
             expected);
         EXPECT_EQ(
-            text_of<c10::IndexError>(
+            error_of<c10::IndexError>(
                 [&] { embedding_bag_max_part(table, part, input); }),
             expected);
         EXPECT_EQ(
-            text_of<c10::IndexError>([&] {
+            error_of<c10::IndexError>([&] {
               embedding_bag_dense_backward(
                   {grad, part, input, BagMode::kSum}, 10 - first);
             }),
             expected);
         EXPECT_EQ(
-            text_of<c10::IndexError>([&] {
+            error_of<c10::IndexError>([&] {
               embedding_bag_weights_backward(grad, table, part, input);
             }),
             expected);
         EXPECT_EQ(
-            text_of<c10::IndexError>([&] {
+            error_of<c10::IndexError>([&] {
               BagKernels::composed().pool(
                   {table, part, input}, BagMode::kSum, at::kFloat);
             }),
@@ -301,7 +294,7 @@ TEST(BagParts, OneIndexOutsideAnywhere) {
         indices[place] = bad;
         for (const BagMode mode : {BagMode::kSum, BagMode::kMean}) {
           EXPECT_EQ(
-              text_of<c10::IndexError>([&] {
+              error_of<c10::IndexError>([&] {
                 embedding_bag_part(
                     table,
                     {0, 10},
@@ -323,40 +316,40 @@ TEST(BagParts, Refused) {
     return [=] { embedding_bag_part(table, {0, 4}, input, mode); };
   };
   EXPECT_EQ(
-      text_of<c10::ValueError>(pool({longs({1}), longs({1})})),
+      error_of<c10::ValueError>(pool({longs({1}), longs({1})})),
       "[embedding_bag] offsets must start at 0, not 1");
   EXPECT_EQ(
-      text_of<c10::ValueError>(pool({longs({1, 2}), longs({0, 3})})),
+      error_of<c10::ValueError>(pool({longs({1, 2}), longs({0, 3})})),
       "[embedding_bag] offsets must not decrease and not exceed the number of "
       "indices, 2, but 0 is followed by 3");
   EXPECT_EQ(
-      text_of<c10::ValueError>(pool({longs({1, 2}), longs({0, 2, 1})})),
+      error_of<c10::ValueError>(pool({longs({1, 2}), longs({0, 2, 1})})),
       "[embedding_bag] offsets must not decrease and not exceed the number of "
       "indices, 2, but 2 is followed by 1");
   EXPECT_EQ(
-      text_of<c10::ValueError>(pool({longs({}), longs({}), true})),
+      error_of<c10::ValueError>(pool({longs({}), longs({}), true})),
       "[embedding_bag] include_last_offset needs at least 1 offset, the end of "
       "the last bag, but offsets is empty");
   EXPECT_EQ(
-      text_of<c10::TypeError>(pool({at::ones({1}), longs({0})})),
+      error_of<c10::TypeError>(pool({at::ones({1}), longs({0})})),
       "[embedding_bag] indices must be int32 or int64, not Float");
   EXPECT_EQ(
-      text_of<c10::ValueError>(pool({longs({1}).view({1, 1}), longs({0})})),
+      error_of<c10::ValueError>(pool({longs({1}).view({1, 1}), longs({0})})),
       "[embedding_bag] indices must have 1 dimension, not 2");
   BagIndices weighted{longs({1}), longs({0})};
   weighted.per_sample_weights = at::ones({1});
   EXPECT_EQ(
-      text_of<c10::NotImplementedError>(pool(weighted, BagMode::kMean)),
+      error_of<c10::NotImplementedError>(pool(weighted, BagMode::kMean)),
       "[embedding_bag] per_sample_weights are supported only for mode sum; "
       "leave them out or use sum");
   weighted.per_sample_weights = at::ones({2});
   EXPECT_EQ(
-      text_of<c10::ValueError>(pool(weighted)),
+      error_of<c10::ValueError>(pool(weighted)),
       "[embedding_bag] per_sample_weights must have the size of indices, [1], "
       "not [2]");
   weighted.per_sample_weights = at::ones({1}, at::kDouble);
   EXPECT_EQ(
-      text_of<c10::TypeError>(pool(weighted)),
+      error_of<c10::TypeError>(pool(weighted)),
       "[embedding_bag] per_sample_weights must have the table's dtype, Float, "
       "not Double");
 }
