@@ -6,6 +6,11 @@ add_library(tessera_compile_options INTERFACE)
 target_compile_options(
   tessera_compile_options INTERFACE -Wall -Wextra -Wswitch
                                     $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+# GCC collects garbage from 128 MiB on, again and again beside a precompiled header
+# of 700 MiB. Later, in KiB, it spares a tenth of the time for a tenth more memory.
+target_compile_options(
+  tessera_compile_options
+  INTERFACE $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1500000>)
 # g++ 12 sees these three where libtorch's small vectors, optionals and atomics
 # are inlined into our code, and is wrong each time.
 target_compile_options(

@@ -36,9 +36,9 @@ endfunction()
 
 # One thread a rank: ranks are the parallelism, and sums have one order. torch's
 # store asks the name server who connects; where an answer is lost, it shall not
-# wait the usual five seconds.
+# wait five seconds and ask again.
 set(tessera_test_environment OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-                             RES_OPTIONS=timeout:1)
+                             "RES_OPTIONS=timeout:1 attempts:1")
 if(TESSERA_SANITIZE)
   set(_suppressions "${PROJECT_SOURCE_DIR}/cmake/sanitizers")
   list(

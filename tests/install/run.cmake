@@ -1,6 +1,6 @@
 # Installs a build into an empty prefix, builds examples/cmake_project against
 # it and runs what came out. Called with -DBUILD_DIR, -DSOURCE_DIR, -DWORK_DIR,
-# -DTORCH_DIR, -DCXX, -DLAUNCHER, -DBUILD_TYPE.
+# -DTORCH_DIR, -DCXX, -DLAUNCHER.
 function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
@@ -16,8 +16,7 @@ run(${CMAKE_COMMAND}
     "-DCMAKE_PREFIX_PATH=${prefix}"
     "-DTorch_DIR=${TORCH_DIR}"
     "-DCMAKE_CXX_COMPILER=${CXX}"
-    "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}"
-    "-DCMAKE_BUILD_TYPE=${BUILD_TYPE}")
+    "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}")
 run(${CMAKE_COMMAND} --build "${WORK_DIR}/build")
 run("${WORK_DIR}/build/sum_of_two")
 

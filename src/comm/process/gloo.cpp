@@ -65,11 +65,21 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupRequest& request) {
   for (const int64_t rank : request.ranks) {
     options->global_ranks_in_group.push_back(static_cast<uint64_t>(rank));
   }
-  return c10::make_intrusive<ProcessGroupGloo>(
+  auto group = c10::make_intrusive<ProcessGroupGloo>(
       meeting.store,
       static_cast<int>(request.coordinate),
       static_cast<int>(request.ranks.size()),
       options);
+  // A rank that has its connections may end the group at once, and Gloo fails
+  // on ranks that are still connecting then. So nobody goes on before all are
+  // done.
+  tell_all(
+      meeting,
+      "connected",
+      static_cast<size_t>(request.coordinate),
+      "",
+      request.timeout);
+  return group;
 }
 
 }  // namespace tessera::detail

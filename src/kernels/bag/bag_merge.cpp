@@ -11,7 +11,8 @@ namespace tessera::detail {
 
 namespace {
 
-// One pass: composed of ATen's ops it takes longer than a lookup's rest.
+// One pass: composed of ATen's ops it takes longer than a lookup's rest. No
+// branches: nothing foretells whose maximum is the larger.
 template <typename T>
 void merge_cpu(const BagMax& all, const at::Tensor& bags, const BagMax& part) {
   const int64_t width = all.values.size(1);
@@ -20,21 +21,19 @@ void merge_cpu(const BagMax& all, const at::Tensor& bags, const BagMax& part) {
   const auto* place = part.argmax.const_data_ptr<int32_t>();
   auto* const values = all.values.mutable_data_ptr<T>();
   auto* const places = all.argmax.mutable_data_ptr<int32_t>();
-  for (int64_t i = 0; i < bags.size(0); ++i) {
+  for (int64_t i = 0; i < bags.size(0); ++i, value += width, place += width) {
     T* const best = values + bag[i] * width;
     int32_t* const best_place = places + bag[i] * width;
-    for (int64_t d = 0; d < width; ++d, ++value, ++place) {
-      if (*place < 0) {
-        continue;
-      }
+    for (int64_t d = 0; d < width; ++d) {
       const auto mine = static_cast<at::opmath_type<T>>(best[d]);
-      const auto theirs = static_cast<at::opmath_type<T>>(*value);
+      const auto theirs = static_cast<at::opmath_type<T>>(value[d]);
       // A NaN is the bag's first entry, so nobody beats it.
-      if (best_place[d] < 0 || theirs > mine || theirs != theirs ||
-          (theirs == mine && *place < best_place[d])) {
-        best[d] = *value;
-        best_place[d] = *place;
-      }
+      const bool takes =
+          (place[d] >= 0) &
+          ((best_place[d] < 0) | (theirs > mine) | (theirs != theirs) |
+           ((theirs == mine) & (place[d] < best_place[d])));
+      best[d] = takes ? value[d] : best[d];
+      best_place[d] = takes ? place[d] : best_place[d];
     }
   }
 }
