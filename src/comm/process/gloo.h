@@ -9,8 +9,9 @@
 namespace tessera::detail {
 
 // Connects to the other ranks of the group over Gloo; each of them must call
-// this. Throws whatever Gloo or the store throws, and c10::NotImplementedError
-// where the library was built without Gloo.
+// this, and it returns when all are connected. Throws whatever Gloo or the
+// store throws, and c10::NotImplementedError where the library was built
+// without Gloo.
 c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupRequest& request);
 
 }  // namespace tessera::detail
