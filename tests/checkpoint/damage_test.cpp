@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "run_directory.h"
 #include "saved_state.h"
+#include "testing/run_directory.h"
 #include "testing/throws.h"
 
 namespace tessera {

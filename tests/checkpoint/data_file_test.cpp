@@ -6,7 +6,7 @@
 
 #include "api/checkpoint/checksum.h"
 #include "api/checkpoint/system_calls.h"
-#include "run_directory.h"
+#include "testing/run_directory.h"
 
 namespace tessera::detail {
 namespace data_file_test {

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "api/checkpoint/system_calls.h"
-#include "run_directory.h"
 #include "saved_state.h"
+#include "testing/run_directory.h"
 #include "testing/throws.h"
 
 namespace tessera {

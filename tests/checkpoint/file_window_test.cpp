@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "run_directory.h"
+#include "testing/run_directory.h"
 
 namespace tessera::detail {
 namespace file_window_test {

@@ -6,7 +6,7 @@
 
 #include <csignal>
 
-#include "run_directory.h"
+#include "testing/run_directory.h"
 #include "testing/throws.h"
 #include "testing/worlds.h"
 

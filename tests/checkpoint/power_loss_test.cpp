@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "api/checkpoint/system_calls.h"
-#include "run_directory.h"
 #include "saved_state.h"
+#include "testing/run_directory.h"
 
 namespace tessera {
 namespace power_loss_test {

@@ -8,9 +8,9 @@
 #include <fstream>
 #include <iterator>
 
-#include "run_directory.h"
 #include "testing/draw.h"
 #include "testing/layouts.h"
+#include "testing/run_directory.h"
 #include "testing/throws.h"
 #include "testing/worlds.h"
 

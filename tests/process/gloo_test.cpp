@@ -4,9 +4,10 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include <cstdlib>
+#include <filesystem>
 
 #include "testing/processes.h"
+#include "testing/run_directory.h"
 
 namespace tessera::testing {
 namespace gloo_test {
@@ -15,9 +16,10 @@ using Gloo = FourProcesses;
 
 // Whoever is connected first used to break the connections of the others.
 TEST_F(Gloo, AGroupMayEndAsSoonAsItIsThere) {
-  const std::string file =
-      std::string("/tmp/tessera_gloo_test_") + std::getenv("MASTER_PORT");
-  const auto store = c10::make_intrusive<c10d::FileStore>(file, 4);
+  const RunDirectory directory;
+  directory.once([&] { std::filesystem::create_directory(directory.path()); });
+  const auto store =
+      c10::make_intrusive<c10d::FileStore>(directory / "store", 4);
   for (int round = 0; round < 20; ++round) {
     detail::GroupRequest request;
     request.store =
