@@ -1,8 +1,11 @@
 #include "api/checkpoint/data_file.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <cstring>
 
+#include "api/checkpoint/bus_error.h"
 #include "api/checkpoint/checksum.h"
 #include "api/checkpoint/system_calls.h"
 
@@ -31,9 +34,10 @@ class ChunkWriter {
         bytes -= kChunkBytes;
         continue;
       }
-      const auto room = kChunkBytes - static_cast<int64_t>(rest_.size());
-      const int64_t taken = std::min(room, bytes);
-      rest_.append(data, taken);
+      const auto held = static_cast<int64_t>(rest_.size());
+      const int64_t taken = std::min(kChunkBytes - held, bytes);
+      rest_.resize(held + taken);
+      read([&] { std::memcpy(rest_.data() + held, data, taken); });
       data += taken;
       bytes -= taken;
       if (static_cast<int64_t>(rest_.size()) == kChunkBytes) flush();
@@ -50,8 +54,18 @@ class ChunkWriter {
   }
 
  private:
+  // A tensor may be mapped from a file (load_plain), and be saved or merged.
+  static void read(c10::function_ref<void()> body) {
+    TORCH_CHECK(
+        survives_bus_error(body),
+        "[save] cannot read a tensor: it is mapped from a file that was "
+        "truncated meanwhile");
+  }
+
   void chunk(const char* data, int64_t bytes) {
-    sums_.push_back(static_cast<int64_t>(checksum(data, bytes)));
+    uint64_t sum = 0;
+    read([&] { sum = checksum(data, bytes); });
+    sums_.push_back(static_cast<int64_t>(sum));
     if (pending_ + pending_bytes_ != data) {
       write_pending(pending_bytes_);
       pending_ = data;

@@ -1,8 +1,11 @@
 #include "api/checkpoint/file_window.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "api/checkpoint/bus_error.h"
 
 namespace tessera::detail {
 
@@ -37,7 +40,13 @@ bool is_cached(int fd, int64_t offset, int64_t bytes, int64_t page) {
 
 }  // namespace
 
-FileWindow::FileWindow(int fd, int64_t offset, int64_t bytes) {
+bool reaches(int fd, int64_t end) {
+  struct stat status {};
+  return ::fstat(fd, &status) == 0 && status.st_size >= end;
+}
+
+FileWindow::FileWindow(int fd, int64_t offset, int64_t bytes)
+    : fd_(fd), offset_(offset) {
   static const int64_t page = ::sysconf(_SC_PAGESIZE);
   // Whole huge pages: those that the page cache has are mapped at once.
   const int64_t begin = offset / kHugePage * kHugePage;
@@ -55,6 +64,12 @@ FileWindow::FileWindow(int fd, int64_t offset, int64_t bytes) {
 
 FileWindow::~FileWindow() {
   if (mapped_ != MAP_FAILED) ::munmap(mapped_, mapped_bytes_);
+}
+
+bool FileWindow::take(
+    int64_t from, int64_t to, c10::function_ref<void(const char*)> body) const {
+  return data_ != nullptr && survives_bus_error([&] { body(data_ + from); }) &&
+         reaches(fd_, offset_ + to);
 }
 
 }  // namespace tessera::detail

@@ -1,10 +1,16 @@
 // A range of a file as memory, to take some of its bytes without copying all.
 #pragma once
 
+#include <c10/util/FunctionRef.h>
+
 #include <cstddef>
 #include <cstdint>
 
 namespace tessera::detail {
+
+// Whether the file has at least `end` bytes now. What is mapped behind the end
+// of a file reads as zeros up to the end of the page.
+bool reaches(int fd, int64_t end);
 
 class FileWindow {
  public:
@@ -15,10 +21,16 @@ class FileWindow {
   FileWindow(const FileWindow&) = delete;
   FileWindow& operator=(const FileWindow&) = delete;
 
-  // Null where that did not work: read the range, which says why.
-  const char* data() const { return data_; }
+  // Calls `body` with bytes [from, to) of the range, and returns whether they
+  // were those of the file. False where the range could not be mapped, or the
+  // file was truncated meanwhile: read it, which says why. Requires of `body`
+  // what survives_bus_error does.
+  bool take(int64_t from, int64_t to, c10::function_ref<void(const char*)> body)
+      const;
 
  private:
+  int fd_;
+  int64_t offset_;
   void* mapped_;
   size_t mapped_bytes_;
   const char* data_ = nullptr;

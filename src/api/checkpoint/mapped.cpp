@@ -9,7 +9,9 @@
 #include <memory>
 #include <vector>
 
+#include "api/checkpoint/bus_error.h"
 #include "api/checkpoint/checksum.h"
+#include "api/checkpoint/file_window.h"
 
 namespace tessera::detail {
 
@@ -70,6 +72,23 @@ std::vector<const Piece*> pieces_by_row(const SavedTensor& saved) {
   return pieces;
 }
 
+// Throws unless the file has all the bytes of the piece, now too. `readable`:
+// whether they could be read where they are mapped.
+void check_reaches(
+    const Source& source,
+    const std::string& name,
+    const Piece& piece,
+    int64_t bytes,
+    bool readable) {
+  TORCH_CHECK(
+      readable && reaches(source.file(piece.file, name), piece.offset + bytes),
+      "[load] ",
+      source.file_path(piece.file),
+      ", which holds a part of tensor '",
+      name,
+      "', was truncated while it was being mapped");
+}
+
 void verify_mapped(
     const Source& source,
     const std::string& name,
@@ -80,8 +99,12 @@ void verify_mapped(
   for (size_t c = 0; c < piece.checksums.size(); ++c) {
     const int64_t from = static_cast<int64_t>(c) * kChunkBytes;
     const int64_t size = std::min(kChunkBytes, bytes - from);
+    uint64_t found = 0;
+    check_reaches(source, name, piece, bytes, survives_bus_error([&] {
+                    found = checksum(data + from, size);
+                  }));
     TORCH_CHECK(
-        checksum(data + from, size) == piece.checksums[c],
+        found == piece.checksums[c],
         "[load] ",
         source.file_path(piece.file),
         " is damaged: bytes ",
@@ -92,6 +115,7 @@ void verify_mapped(
         name,
         "', have another checksum than was written");
   }
+  check_reaches(source, name, piece, bytes, true);
 }
 
 }  // namespace

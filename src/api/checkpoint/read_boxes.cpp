@@ -89,13 +89,12 @@ std::vector<ReadTask> tasks_of(const std::vector<BoxTarget>& targets) {
   return tasks;
 }
 
-void verify(
+void check_sum(
     const Source& source,
     const ReadTask& task,
     int64_t chunk,
-    const char* data,
+    uint64_t found,
     int64_t bytes) {
-  const auto found = checksum(data, bytes);
   TORCH_CHECK(
       found == task.piece->checksums[chunk],
       "[load] ",
@@ -130,19 +129,27 @@ class TaskRun {
     for (int64_t c = task_.first_chunk; c < task_.last_chunk; ++c) {
       const auto range = range_of(c);
       if (!touched(range)) continue;
+      const int64_t bytes = range.to - range.from;
+      const bool verified =
+          checked_ && task_.verifiers->here(c, range.from, range.to);
+      uint64_t sum = 0;
       if (char* const place = task_.copy.place_of(range.from, range.to)) {
         read(range, place);
-        verify_chunk(c, range, place);
-        continue;
+        if (verified) sum = checksum(place, bytes);
+      } else {
+        const auto take = [&](const char* data) {
+          if (verified) sum = checksum(data, bytes);
+          task_.copy.copy(data, range.from, range.to);
+        };
+        const auto& window = window_of(c, range);
+        const int64_t from = range.from - window_range_.from;
+        if (!window.take(from, from + bytes, take)) {
+          buffer_.resize(kChunkBytes);
+          read(range, buffer_.data());
+          take(buffer_.data());
+        }
       }
-      const char* data = mapped(c, range);
-      if (data == nullptr) {
-        buffer_.resize(kChunkBytes);
-        read(range, buffer_.data());
-        data = buffer_.data();
-      }
-      verify_chunk(c, range, data);
-      task_.copy.copy(data, range.from, range.to);
+      if (verified) check_sum(source_, task_, c, sum, bytes);
     }
   }
 
@@ -170,15 +177,10 @@ class TaskRun {
         range.to - range.from,
         task_.target->name);
   }
-  void verify_chunk(int64_t c, const Range& range, const char* data) const {
-    if (checked_ && task_.verifiers->here(c, range.from, range.to)) {
-      verify(source_, task_, c, data, range.to - range.from);
-    }
-  }
 
-  // The bytes of a chunk, from a window that goes on to the last chunk of the
-  // task before one that is not needed; null if the file cannot be mapped.
-  const char* mapped(int64_t chunk, const Range& range) {
+  // One that holds the chunk, and goes on to the last chunk of the task before
+  // one that is not needed.
+  const FileWindow& window_of(int64_t chunk, const Range& range) {
     if (!window_ || range.to > window_range_.to) {
       window_range_ = range;
       for (int64_t c = chunk + 1; c < task_.last_chunk; ++c) {
@@ -191,8 +193,7 @@ class TaskRun {
           task_.piece->offset + window_range_.from,
           window_range_.to - window_range_.from);
     }
-    const char* data = window_->data();
-    return data == nullptr ? nullptr : data + (range.from - window_range_.from);
+    return *window_;
   }
 
   const Source& source_;

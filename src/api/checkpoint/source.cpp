@@ -30,12 +30,33 @@ std::string error_text(int error) {
   return std::generic_category().message(error);
 }
 
+// A regular file, open for reading. Whatever else has the name (a pipe, a
+// socket, a device) is refused, without waiting for somebody at its other end.
 class OpenFile {
  public:
-  explicit OpenFile(const std::string& path)
-      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    TORCH_CHECK(fd_ >= 0, "[load] cannot open ", path, ": ", error_text(errno));
+  // `what` names the file in errors.
+  OpenFile(const std::string& path, const std::string& what)
+      : fd_(::open(
+            path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
+    TORCH_CHECK(
+        fd_ >= 0 || errno == ENXIO,
+        "[load] cannot open ",
+        what,
+        ": ",
+        error_text(errno));
+    struct stat status {};
+    const bool regular =
+        fd_ >= 0 && ::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode);
+    bytes_ = status.st_size;
+    if (regular) return;
+    if (fd_ >= 0) ::close(fd_);
+    TORCH_CHECK(
+        false,
+        "[load] cannot read ",
+        what,
+        ": it is a directory, a pipe, a socket or a device, not a file");
   }
+  explicit OpenFile(const std::string& path) : OpenFile(path, path) {}
   ~OpenFile() {
     if (fd_ >= 0) ::close(fd_);
   }
@@ -44,16 +65,11 @@ class OpenFile {
 
   int fd() const { return fd_; }
   int release() { return std::exchange(fd_, -1); }
-  int64_t bytes() const {
-    struct stat status {};
-    TORCH_CHECK(
-        ::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode),
-        "[load] not a file that can be read");
-    return status.st_size;
-  }
+  int64_t bytes() const { return bytes_; }
 
  private:
   int fd_;
+  int64_t bytes_ = 0;
 };
 
 // False: the file ends before.
@@ -236,40 +252,28 @@ int Source::file(int64_t index, const std::string& tensor) const {
   if (open_[index] >= 0) return open_[index];
   const auto& saved = manifest_.files[index];
   const auto path = file_path(index);
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const auto what = path + ", which holds a part of tensor '" + tensor + "'";
+  OpenFile file(path, what);
   TORCH_CHECK(
-      fd >= 0,
-      "[load] cannot open ",
-      path,
-      ", which holds a part of tensor '",
-      tensor,
-      "': ",
-      error_text(errno));
-  open_[index] = fd;
-  struct stat status {};
-  TORCH_CHECK(
-      ::fstat(fd, &status) == 0 && status.st_size == saved.bytes,
+      file.bytes() == saved.bytes,
       "[load] ",
-      path,
-      ", which holds a part of tensor '",
-      tensor,
-      "', has ",
-      status.st_size,
+      what,
+      ", has ",
+      file.bytes(),
       " bytes where ",
       saved.bytes,
       " were written: it is truncated or of another checkpoint");
-  if (!checked_) return fd;
-  std::string header(saved.header_bytes, '\0');
-  TORCH_CHECK(
-      read_exactly(fd, 0, header.data(), saved.header_bytes) &&
-          checksum(header) == saved.header_checksum,
-      "[load] ",
-      path,
-      ", which holds a part of tensor '",
-      tensor,
-      "', is damaged or of another checkpoint: its header has another "
-      "checksum");
-  return fd;
+  if (checked_) {
+    std::string header(saved.header_bytes, '\0');
+    TORCH_CHECK(
+        read_exactly(file.fd(), 0, header.data(), saved.header_bytes) &&
+            checksum(header) == saved.header_checksum,
+        "[load] ",
+        what,
+        ", is damaged or of another checkpoint: its header has another "
+        "checksum");
+  }
+  return open_[index] = file.release();
 }
 
 void Source::read(
