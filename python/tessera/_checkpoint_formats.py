@@ -1,14 +1,13 @@
 """Checkpoints of torch itself: files of torch.save, directories of DCP."""
 
-import contextlib
 import os
-import pickle
 import zipfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 
+from tessera._checkpoint_dcp import read_dcp
 from tessera._checkpoint_names import Tensors, by_parameter, flatten
 
 
@@ -20,11 +19,16 @@ class Foreign(NamedTuple):
 
 
 def read_foreign(path: str) -> Foreign | None:
-    """What only torch can read, read whole; None for other files."""
+    """What only torch can read, read whole; None for other files.
+
+    Pickles are read by unpicklers that call nothing but what makes tensors and
+    plain values. Beside a file of another format none is opened at all.
+    """
     if os.path.isdir(path):
-        if not os.path.exists(os.path.join(path, ".metadata")):
+        names = os.listdir(path)
+        if ".metadata" not in names or any(_is_native(name) for name in names):
             return None
-        held = _read_dcp(path)
+        held = read_dcp(path)
     elif os.path.isfile(path) and _is_torch_file(path):
         held = torch.load(path, map_location="cpu", weights_only=True)
     else:
@@ -32,6 +36,13 @@ def read_foreign(path: str) -> Foreign | None:
     out = Foreign({}, {})
     flatten("", held, *out)
     return out
+
+
+def _is_native(name: str) -> bool:
+    """Whether it is a file of a directory that the library itself reads."""
+    return name == "manifest.json" or name.endswith(
+        (".safetensors", ".safetensors.index.json")
+    )
 
 
 def _is_torch_file(path: str) -> bool:
@@ -42,37 +53,6 @@ def _is_torch_file(path: str) -> bool:
         return True
     with open(path, "rb") as file:
         return file.read(2)[:1] == b"\x80"
-
-
-def _read_dcp(path: str) -> dict[str, Any]:
-    from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
-    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-    from torch.distributed.checkpoint.state_dict_loader import load
-
-    class Planner(DefaultLoadPlanner):
-        """Reads what is no tensor without running what a pickle says."""
-
-        def load_bytes(self, read_item: Any, value: Any) -> None:
-            name = read_item.dest_index.fqn
-            with contextlib.suppress(pickle.UnpicklingError):
-                self.original_state_dict[name] = torch.load(
-                    value, weights_only=True
-                )
-
-    metadata = FileSystemReader(path).read_metadata()
-    state: dict[str, Any] = {
-        name: torch.empty(entry.size, dtype=entry.properties.dtype)
-        if isinstance(entry, TensorStorageMetadata)
-        else None
-        for name, entry in metadata.state_dict_metadata.items()
-    }
-    load(
-        state,
-        storage_reader=FileSystemReader(path),
-        planner=Planner(flatten_state_dict=False),
-        no_dist=True,
-    )
-    return {name: item for name, item in state.items() if item is not None}
 
 
 def name_parameters(
