@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "api/checkpoint/directory.h"
 #include "api/checkpoint/participants.h"
 #include "api/checkpoint/save_plan.h"
 #include "tessera/checkpoint.h"
@@ -32,6 +33,8 @@ class SaveJob {
   void go_to_background();
   // Writes and publishes. Communicates. Returns the path.
   std::string run();
+  // What it makes, when it is done.
+  std::string path() const { return step_path(root_, options_.step); }
 
  private:
   void write(std::vector<int64_t>& sums);
