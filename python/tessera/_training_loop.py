@@ -33,10 +33,16 @@ class TrainingLoop:
         keep: int = 2,
         asynchronous: bool = False,
     ) -> None:
-        if total < 0 or every < 1:
+        if total < 0 or every < 1 or keep < 0:
             raise ValueError(
-                "[TrainingLoop] expected a total of 0 or more steps and a "
-                f"checkpoint every 1 or more, got {total} and {every}"
+                "[TrainingLoop] expected a total of 0 or more steps, a "
+                "checkpoint every 1 or more, and 0 (all) or more to keep, got "
+                f"{total}, {every} and {keep}"
+            )
+        if not os.fspath(root):
+            raise ValueError(
+                "[TrainingLoop] expected the directory of a run, got an empty "
+                "path"
             )
         self.root = root
         self.state = state

@@ -30,12 +30,18 @@ TrainingLoop::TrainingLoop(
       optimizers_(std::move(optimizers)),
       options_(options) {
   TORCH_CHECK_VALUE(
-      options_.total >= 0 && options_.every >= 1,
-      "[TrainingLoop] expected a total of 0 or more steps and a checkpoint "
-      "every 1 or more, but got ",
+      options_.total >= 0 && options_.every >= 1 && options_.keep >= 0,
+      "[TrainingLoop] expected a total of 0 or more steps, a checkpoint every "
+      "1 "
+      "or more, and 0 (all) or more to keep, but got ",
       options_.total,
+      ", ",
+      options_.every,
       " and ",
-      options_.every);
+      options_.keep);
+  TORCH_CHECK_VALUE(
+      !root_.empty(),
+      "[TrainingLoop] expected the directory of a run, but got an empty path");
   if (const auto found = load_latest(root_, module_, optimizers_)) {
     step_ = found->step;
   }
