@@ -123,6 +123,11 @@ bool inspect(const std::string& path) {
               << ", whole\n";
     return true;
   } catch (const c10::Error& error) {
+    // A run that goes on removes what it does not keep.
+    if (!fs::exists(path)) {
+      std::cout << "  removed meanwhile\n";
+      return true;
+    }
     std::cout << "  NOT WHOLE: " << error.what_without_backtrace() << "\n";
     return false;
   }
@@ -139,21 +144,20 @@ bool inspect_all(const std::string& path) {
 // Rows are spread over the ranks, where there are any.
 void reshard(const std::string& path, int64_t ranks, const std::string& out) {
   const auto info = ts::checkpoint_info(path);
-  const auto tensors = ts::load_plain(path, {.names = {}, .mmap = true});
-  // The generators go with it.
-  ts::load(path, ts::TensorMap{}, {.generators = true});
   const auto world = ts::World::simulate(ranks);
   const auto mesh = ts::init_device_mesh("cpu", {ranks});
   ts::TensorMap spread;
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, tensor] : info.tensors) {
     const auto placement =
-        tensor.dim() > 0 ? ts::Shard(0) : ts::Placement(ts::Replicate());
-    spread[name] = ts::distribute_tensor(
-        tensor, mesh, {placement}, {.same_on_all_ranks = true});
+        tensor.shape.empty() ? ts::Placement(ts::Replicate()) : ts::Shard(0);
+    spread[name] = ts::empty(tensor.shape, mesh, {placement}, tensor.dtype);
   }
+  // The generators go with it.
+  ts::load(path, spread, {.generators = true});
   ts::SaveOptions options;
   options.step = info.step;
   options.values = info.values;
+  options.newest = !out.empty();
   const auto root =
       out.empty() ? fs::absolute(path).parent_path().string() : out;
   std::cout << ts::save(root, spread, options) << "\n";

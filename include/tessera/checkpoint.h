@@ -41,7 +41,8 @@ struct SaveOptions {
   // The checkpoint is the directory <root>/step_<step>. One that is there is
   // replaced.
   int64_t step = 0;
-  // How many checkpoints stay in the directory, this one included; 0: all.
+  // How many checkpoints stay in the directory, this one included: those that
+  // were saved last, whatever their steps; 0: all.
   int64_t keep = 0;
   // Small values that belong to the checkpoint: the position in the data, the
   // state of a scheduler. Those of rank 0 are saved.
@@ -49,6 +50,10 @@ struct SaveOptions {
   // Stands before the names of a module's tensors: "model." for what Python
   // saves as {"model": model}.
   std::string prefix = {};
+  // Whether it is the newest of the directory from now on. False: a checkpoint
+  // that takes the place of one of the same step is as new as that was, as it
+  // is the same state in other files.
+  bool newest = true;
 };
 
 struct LoadOptions {
@@ -102,11 +107,14 @@ TESSERA_API std::string save(
     const Optimizers& optimizers = {},
     const SaveOptions& options = {});
 
-// A save that goes on in the background. Its end waits for it.
+// A save that goes on in the background. The end of the world waits for it, and
+// so does the end of the program, which prints an error that nobody has been
+// told of.
 class TESSERA_API PendingSave {
  public:
   // Waits until the checkpoint is there. Returns its path, or throws what went
-  // wrong; a second call returns or throws the same.
+  // wrong; a second call returns or throws the same. Throws c10::Error in a
+  // process that was forked while the save was under way.
   std::string wait();
   // Whether it is there, or has failed.
   bool done() const;
@@ -148,10 +156,13 @@ TESSERA_API CheckpointInfo load(
     const Optimizers& optimizers = {},
     const LoadOptions& options = {});
 
-// Loads the newest whole checkpoint of the directory `root`: where one is
-// damaged, the one before it, with a warning. Nullopt where there is none at
-// all. Restores generators, unless the options say otherwise. Throws c10::Error
-// where all are damaged. Communicates.
+// Loads the newest whole checkpoint of the directory `root`, which is the one
+// that was saved last: where one is damaged, the one before it, with a warning.
+// Nullopt where there is none at all. Other processes may save there meanwhile:
+// it takes no lock, and chooses again where they replace or remove what it
+// reads. Restores generators, unless the options say otherwise. Throws
+// c10::ValueError where `root` is not a directory, c10::Error where all
+// checkpoints are damaged. Communicates.
 TESSERA_API std::optional<CheckpointInfo> load_latest(
     const std::string& root,
     const TensorMap& tensors,
@@ -178,7 +189,9 @@ struct PlainOptions {
   // Only these tensors; empty: all.
   std::vector<std::string> names = {};
   // Map tensors that lie in the files as they would in memory, instead of
-  // copying them. Writes into them do not reach the files.
+  // copying them. Writes into them do not reach the files. The files must keep
+  // their sizes while the tensors live: an access to what was truncated ends
+  // the program (SIGBUS). To replace or remove them is safe.
   bool mmap = false;
 };
 
@@ -209,7 +222,8 @@ TESSERA_API std::vector<std::string> merge(
 // What a checkpoint says of itself. Reads the manifest only.
 TESSERA_API CheckpointInfo checkpoint_info(const std::string& path);
 
-// The paths of the checkpoints in a directory, the newest first, whole or not.
+// The paths of the checkpoints in a directory, the last saved first, whole or
+// not.
 TESSERA_API std::vector<std::string> checkpoints_in(const std::string& root);
 
 // Whether any rank of the world says so. Communicates.

@@ -56,10 +56,10 @@ def save(
     is plain, rank 0's value is saved. Every rank calls it; without a world this
     process saves alone.
 
-    With `keep`, only the newest `keep` checkpoints stay. With `asynchronous`
-    it returns a PendingSave as soon as the tensors are copied; otherwise the
-    path of the checkpoint. Raises on every rank, and leaves what was there, if
-    a rank fails.
+    With `keep`, only the `keep` checkpoints that were saved last stay. With
+    `asynchronous` it returns a PendingSave as soon as the tensors are copied;
+    otherwise the path of the checkpoint. Raises on every rank, and leaves what
+    was there, if a rank fails.
     """
     join_world()
     tensors, values = State(state, "save").flatten()
@@ -87,7 +87,8 @@ def load(
 
     Without `state` the tensors, or those in `names`, come as plain ones in a
     dict: no world is needed and nothing is sent. With `mmap`, tensors that lie
-    in the files as in memory are mapped instead of copied.
+    in the files as in memory are mapped instead of copied: the files must keep
+    their sizes while the tensors live.
 
     Raises ValueError where names or shapes do not fit, RuntimeError, naming
     file and tensor, where a file is damaged.
@@ -120,9 +121,10 @@ def load_latest(
 ) -> CheckpointInfo | None:
     """Loads the newest whole checkpoint of the directory `root`.
 
-    Where one is damaged, the one before it is taken and a warning says so
-    (`skipped` of what is returned has the reasons). None where there is none at
-    all. Otherwise as load().
+    That is the one that was saved last. Where it is damaged, the one before it
+    is taken and a warning says so (`skipped` of what is returned has the
+    reasons). None where there is none at all. Others may save there meanwhile.
+    Otherwise as load().
     """
     join_world()
     target = State(state, "load_latest")
@@ -151,7 +153,7 @@ def info(path: str | os.PathLike[str]) -> CheckpointInfo:
 
 
 def checkpoints_in(root: str | os.PathLike[str]) -> list[str]:
-    """The paths of the checkpoints in a directory, the newest first."""
+    """The paths of the checkpoints in a directory, the last saved first."""
     return _C.checkpoints_in(os.fspath(root))
 
 

@@ -122,8 +122,8 @@ CheckpointInfo checkpoint_info(const std::string& path) {
 
 std::vector<std::string> checkpoints_in(const std::string& root) {
   std::vector<std::string> paths;
-  for (const int64_t step : detail::steps_in(root)) {
-    paths.push_back(detail::step_path(root, step));
+  for (auto& found : detail::checkpoints_of(root)) {
+    paths.push_back(std::move(found.path));
   }
   return paths;
 }

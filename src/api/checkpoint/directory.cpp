@@ -2,17 +2,24 @@
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "api/checkpoint/checksum.h"
+#include "api/checkpoint/source.h"
 #include "api/checkpoint/system_calls.h"
+#include "comm/fork.h"
+#include "core/leaked.h"
 
 namespace tessera::detail {
 
@@ -47,7 +54,9 @@ struct Found {
   StepName name;
 };
 
-std::vector<Found> entries_of(const std::string& root) {
+bool operator==(const Found& a, const Found& b) { return a.path == b.path; }
+
+std::vector<Found> list_once(const std::string& root) {
   std::vector<Found> out;
   std::error_code error;
   fs::directory_iterator it(root, error);
@@ -55,7 +64,52 @@ std::vector<Found> entries_of(const std::string& root) {
     const auto name = parse_step(it->path().filename().string());
     if (name) out.push_back({it->path().string(), *name});
   }
+  std::sort(out.begin(), out.end(), [](const Found& a, const Found& b) {
+    return a.name.step != b.name.step ? a.name.step < b.name.step
+                                      : a.name.rest < b.name.rest;
+  });
   return out;
+}
+
+// By step. A directory that changes while it is listed may show neither of two
+// names that are there one after the other, so it is listed again until it says
+// the same twice.
+std::vector<Found> entries_of(const std::string& root) {
+  constexpr int kMostListings = 100;
+  auto out = list_once(root);
+  for (int i = 1; i < kMostListings; ++i) {
+    auto again = list_once(root);
+    if (again == out) break;
+    out = std::move(again);
+  }
+  return out;
+}
+
+// The locks that this process holds. A forked child has the same descriptors,
+// and a lock is free only when the last of them is closed: the child closes
+// its own at once. A lock is taken under the mutex, so that no fork comes
+// between.
+struct HeldLocks {
+  std::mutex mutex;
+  std::vector<int> descriptors;
+};
+
+HeldLocks& held_locks() { return leaked<HeldLocks>(); }
+
+[[maybe_unused]] const int at_forks = pthread_atfork(
+    [] { held_locks().mutex.lock(); },
+    [] { held_locks().mutex.unlock(); },
+    [] {
+      for (const int fd : held_locks().descriptors) ::close(fd);
+      held_locks().descriptors.clear();
+      held_locks().mutex.unlock();
+    });
+
+// ".old-" and an id.
+bool is_moved_away(std::string_view rest) {
+  constexpr std::string_view kOld = ".old-";
+  uint64_t id = 0;
+  return rest.starts_with(kOld) && parse_hex16(rest.substr(kOld.size()), id);
 }
 
 std::string beside(
@@ -81,20 +135,35 @@ std::string unfinished_path(
   return beside(root, step, ".tmp-", id);
 }
 
-std::vector<int64_t> steps_in(const std::string& root) {
-  std::vector<int64_t> steps;
-  for (const auto& found : entries_of(root)) {
-    if (found.name.rest.empty()) steps.push_back(found.name.step);
+std::vector<SavedDirectory> checkpoints_of(const std::string& root) {
+  std::vector<SavedDirectory> out;
+  const auto entries = entries_of(root);
+  for (const auto& [path, name] : entries) {
+    const auto& rest = name.rest;
+    // What a replacement has moved away comes after what took its place.
+    const bool needed =
+        rest.empty() ||
+        (is_moved_away(rest) && (out.empty() || out.back().step != name.step));
+    if (!needed) continue;
+    const int64_t before = out.empty() ? 0 : out.back().saved;
+    out.push_back({path, name.step, saved_number(path).value_or(before)});
   }
-  std::sort(steps.rbegin(), steps.rend());
-  return steps;
+  std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) {
+    return a.saved < b.saved;
+  });
+  std::reverse(out.begin(), out.end());
+  return out;
 }
 
-SaveLock::SaveLock(const std::string& root) {
+SaveLock::SaveLock(const std::string& root) : forks_(fork_count()) {
   const auto path = root + "/.lock";
+  const std::lock_guard<std::mutex> guard(held_locks().mutex);
   fd_ = system_calls().open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) throw_errno("open", path);
-  if (system_calls().lock(fd_) == 0) return;
+  if (system_calls().lock(fd_) == 0) {
+    held_locks().descriptors.push_back(fd_);
+    return;
+  }
   const int error = errno;
   system_calls().close(fd_);
   errno = error;
@@ -108,7 +177,14 @@ SaveLock::SaveLock(const std::string& root) {
   throw_errno("lock", path);
 }
 
-SaveLock::~SaveLock() { system_calls().close(fd_); }
+SaveLock::~SaveLock() {
+  if (forks_ != fork_count()) return;
+  const std::lock_guard<std::mutex> guard(held_locks().mutex);
+  std::erase(held_locks().descriptors, fd_);
+  // Whoever else has the descriptor does not keep the lock.
+  system_calls().unlock(fd_);
+  system_calls().close(fd_);
+}
 
 void make_root(const std::string& root) {
   std::vector<fs::path> missing;
@@ -128,7 +204,7 @@ void make_root(const std::string& root) {
 
 void recover(const std::string& root) {
   for (const auto& found : entries_of(root)) {
-    if (!found.name.rest.starts_with(".old-")) continue;
+    if (!is_moved_away(found.name.rest)) continue;
     const auto path = step_path(root, found.name.step);
     if (!fs::exists(path)) rename_path(found.path, path);
   }
@@ -169,9 +245,9 @@ void publish(const std::string& root, int64_t step, uint64_t id) {
 void remove_old(const std::string& root, int64_t keep, int64_t step) {
   if (keep <= 0) return;
   int64_t kept = 1;
-  for (const int64_t other : steps_in(root)) {
-    if (other == step || kept++ < keep) continue;
-    discard(root, other, static_cast<uint64_t>(step));
+  for (const auto& other : checkpoints_of(root)) {
+    if (other.step == step || kept++ < keep) continue;
+    discard(root, other.step, static_cast<uint64_t>(step));
   }
 }
 

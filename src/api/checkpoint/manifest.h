@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +52,9 @@ struct SavedFile {
 struct Manifest {
   uint64_t id = 0;  // of this save; every file of it says it too
   int64_t step = 0;
+  // Which save of its run it is, from 1: what says which one is the newest. 0
+  // in those that earlier versions have written.
+  int64_t saved = 0;
   int64_t ranks = 1;
   std::string tessera_version;
   std::string torch_version;
@@ -68,6 +72,10 @@ std::string write_manifest(const Manifest& manifest);
 // something that can be: files named once and inside their directory, boxes
 // that cover each tensor once and lie inside their file, a checksum a chunk.
 Manifest parse_manifest(std::string_view text, const std::string& where);
+
+// `saved` of the manifest that begins with `start`, of which nothing is
+// verified; nullopt where it is not a manifest.
+std::optional<int64_t> saved_number_in(std::string_view start);
 
 // Throws c10::Error, which begins with `where`, unless the boxes cover a tensor
 // of this shape once.

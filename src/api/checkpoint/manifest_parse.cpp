@@ -174,6 +174,23 @@ void check_files(
 
 }  // namespace
 
+std::optional<int64_t> saved_number_in(std::string_view start) {
+  constexpr std::string_view kKey = "\n\"saved\":";
+  const size_t at = start.find(kKey);
+  if (at == std::string_view::npos) {
+    // An earlier version wrote it, if it is one at all.
+    const bool manifest = start.starts_with(kBeforeChecksum) &&
+                          start.find("\n\"ranks\":") != start.npos;
+    return manifest ? std::optional<int64_t>(0) : std::nullopt;
+  }
+  const auto number = start.substr(at + kKey.size());
+  int32_t saved = 0;  // a larger one is none of ours
+  const auto parsed =
+      std::from_chars(number.data(), number.data() + number.size(), saved);
+  if (parsed.ec != std::errc() || saved < 0) return std::nullopt;
+  return saved;
+}
+
 void check_cover(const SavedTensor& tensor, const std::string& where) {
   const int64_t bytes = bytes_of(tensor.dtype, tensor.shape, where);
   std::vector<const Box*> boxes;
@@ -248,6 +265,10 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   Manifest out;
   out.id = parse_sum(json.at("id", where), where);
   out.step = json.at("step", where).integer(where);
+  if (const auto* saved = json.find("saved")) {
+    out.saved = saved->integer(where);
+    TORCH_CHECK(out.saved >= 0, where, " says that it was save ", out.saved);
+  }
   out.ranks = json.at("ranks", where).integer(where);
   out.tessera_version = json.at("tessera", where).string(where);
   out.torch_version = json.at("torch", where).string(where);

@@ -58,6 +58,7 @@ std::string write_body(const Manifest& manifest) {
   body.key("version") += "1";
   body.key("id") += json_string(hex16(manifest.id));
   body.key("step") += std::to_string(manifest.step);
+  body.key("saved") += std::to_string(manifest.saved);
   body.key("ranks") += std::to_string(manifest.ranks);
   body.key("tessera") += json_string(manifest.tessera_version);
   body.key("torch") += json_string(manifest.torch_version);

@@ -129,7 +129,7 @@ std::string SaveJob::run() {
     }
     throw;
   }
-  return step_path(root_, options_.step);
+  return path();
 }
 
 void SaveJob::write(std::vector<int64_t>& sums) {
@@ -163,6 +163,17 @@ void SaveJob::check_files() const {
   }
 }
 
+// The lock is held: nobody else counts.
+int64_t SaveJob::number_of_save() const {
+  const auto others = checkpoints_of(root_);
+  if (!options_.newest) {
+    for (const auto& other : others) {
+      if (other.step == options_.step) return other.saved;
+    }
+  }
+  return others.empty() ? 1 : others[0].saved + 1;
+}
+
 void SaveJob::finish(const std::vector<int64_t>& sums) {
   // The state of every rank's generators; a rank without one has no words.
   std::map<std::string, std::map<int64_t, std::string>> generators;
@@ -190,6 +201,7 @@ void SaveJob::finish(const std::vector<int64_t>& sums) {
     check_files();
     auto manifest = make_manifest(plan_, sums);
     manifest.step = options_.step;
+    manifest.saved = number_of_save();
     manifest.tessera_version = TESSERA_VERSION;
     manifest.torch_version = TORCH_VERSION;
     manifest.generators = generators;

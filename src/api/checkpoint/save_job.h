@@ -40,6 +40,7 @@ class SaveJob {
   void write(std::vector<int64_t>& sums);
   void finish(const std::vector<int64_t>& sums);
   void check_files() const;
+  int64_t number_of_save() const;
 
   const std::string root_;
   const SaveOptions options_;

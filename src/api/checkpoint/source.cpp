@@ -110,6 +110,22 @@ std::string read_whole(const std::string& path, int64_t most) {
   return text;
 }
 
+std::optional<int64_t> saved_number(const std::string& checkpoint) {
+  constexpr int64_t kStart = 512;
+  std::string start;
+  try {
+    const OpenFile file(checkpoint + "/" + kManifestName);
+    start.resize(std::min(kStart, file.bytes()));
+    const auto bytes = static_cast<int64_t>(start.size());
+    if (!read_exactly(file.fd(), 0, start.data(), bytes)) {
+      return std::nullopt;
+    }
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+  return saved_number_in(start);
+}
+
 Source::Source(std::string path) : path_(std::move(path)) {
   while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();
   if (fs::is_directory(path_)) {
@@ -121,13 +137,13 @@ Source::Source(std::string path) : path_(std::move(path)) {
     } else if (fs::exists(directory_ + "/model.safetensors")) {
       add_safetensors("model.safetensors", nullptr);
     } else {
-      const auto steps = steps_in(directory_);
+      const auto found = checkpoints_of(directory_);
       TORCH_CHECK_VALUE(
-          steps.empty(),
+          found.empty(),
           "[load] ",
           path_,
           " is the directory of a run: load one of its checkpoints, such as ",
-          steps.empty() ? "" : step_path(path_, steps[0]),
+          found.empty() ? "" : found[0].path,
           ", or call load_latest");
       TORCH_CHECK(
           !fs::path(directory_).filename().string().starts_with("step_"),

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,5 +60,9 @@ class Source {
 
 // All bytes of a file of at most `most` bytes. Throws c10::Error.
 std::string read_whole(const std::string& path, int64_t most);
+
+// Which save of its run a checkpoint says it is, from the start of its
+// manifest, which is not verified. Nullopt where there is none.
+std::optional<int64_t> saved_number(const std::string& checkpoint);
 
 }  // namespace tessera::detail

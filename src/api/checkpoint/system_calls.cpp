@@ -65,6 +65,7 @@ int SystemCalls::exchange(const char* a, const char* b) {
 int SystemCalls::unlink(const char* path) { return ::unlink(path); }
 int SystemCalls::rmdir(const char* path) { return ::rmdir(path); }
 int SystemCalls::lock(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB); }
+int SystemCalls::unlock(int fd) { return ::flock(fd, LOCK_UN); }
 
 SystemCalls& system_calls() {
   static SystemCalls real;

@@ -30,6 +30,7 @@ class SystemCalls {
   virtual int rmdir(const char* path);
   // An exclusive lock, without waiting.
   virtual int lock(int fd);
+  virtual int unlock(int fd);
 };
 
 SystemCalls& system_calls();
