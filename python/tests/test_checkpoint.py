@@ -114,7 +114,7 @@ def body_damage_is_found_and_left_out(here):
             found = checkpoint.load_latest(run.path, into)
         assert found.step == 1
         assert "data_0001" in found.skipped[0]
-        assert any("step 2" in str(w.message) for w in caught)
+        assert any("step_2 is left out" in str(w.message) for w in caught)
         assert torch.equal(into["x"].full_tensor(), torch.ones(64, 4))
 
 

@@ -212,7 +212,11 @@ std::optional<CheckpointInfo> load_latest_together(
       if (search.is_stale() && ++stale < kMostStale) continue;
       if (!is_damage(error)) throw;
       skipped.emplace_back(error.what_without_backtrace());
-      TORCH_WARN("[load_latest] ", *path, " is left out: ", skipped.back());
+      TORCH_WARN(
+          "[load_latest] the checkpoint ",
+          *path,
+          " is left out: ",
+          skipped.back());
       search.leave_out();
     }
   }
