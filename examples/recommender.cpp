@@ -14,10 +14,16 @@ namespace ts = tessera;
 constexpr int64_t kUsers = 1000, kItems = 500, kWidth = 16;
 constexpr int64_t kSamples = 999, kBatch = 64;  // kBatch is that of one rank
 
+// With sparse gradients a step of the optimizer costs the rows of the batch,
+// not those of the table.
+torch::nn::EmbeddingOptions rows_of_table(int64_t rows) {
+  return torch::nn::EmbeddingOptions(rows, kWidth).sparse(true);
+}
+
 // An ordinary module.
 struct RecommenderImpl : torch::nn::Module {
-  torch::nn::Embedding users{kUsers, kWidth};
-  torch::nn::Embedding items{kItems, kWidth};
+  torch::nn::Embedding users{rows_of_table(kUsers)};
+  torch::nn::Embedding items{rows_of_table(kItems)};
   torch::nn::Linear hidden{2 * kWidth, 32};
   torch::nn::Linear score{32, 1};
 

@@ -17,12 +17,13 @@ using testing::RunDirectory;
 using testing::throws_saying;
 
 struct NetImpl : torch::nn::Module {
-  torch::nn::Embedding table{13, 8};
+  torch::nn::Embedding table;
   torch::nn::Linear linear{8, 3};
   torch::nn::Dropout dropout{0.5};
   at::Tensor count = register_buffer("count", torch::zeros({}));
 
-  NetImpl() {
+  explicit NetImpl(bool sparse = false)
+      : table(torch::nn::EmbeddingOptions(13, 8).sparse(sparse)) {
     register_module("table", table);
     register_module("linear", linear);
     register_module("dropout", dropout);
@@ -115,6 +116,42 @@ TEST_F(ModuleState, ResumedLossesAreTheSameBits) {
     EXPECT_EQ(found->step, 3);
     EXPECT_EQ(train(again, *resumed, mesh_, 3, 7), expected);
     EXPECT_EQ(DTensor(again->count).full_tensor().item<int64_t>(), 7);
+  }
+}
+
+// As docs/embeddings.md has it: the optimizer is given the module's parameters.
+TEST_F(ModuleState, SparseTablesAreTrainedAndSaved) {
+  namespace optim = torch::optim;
+  for (const auto& make :
+       {maker<optim::Adagrad>(optim::AdagradOptions(0.1)),
+        maker<optim::SGD>(optim::SGDOptions(0.1))}) {
+    run_.reset();
+    torch::manual_seed(3);
+    Net dense;
+    shard(dense, mesh_, Shard(0));
+    auto its_optimizer = make(*dense);
+    torch::manual_seed(3);
+    Net net(true);
+    shard(net, mesh_, Shard(0));
+    auto optimizer = make(*net);
+    torch::manual_seed(5);
+    const auto expected = train(dense, *its_optimizer, mesh_, 0, 5);
+    torch::manual_seed(5);
+    const auto losses = train(net, *optimizer, mesh_, 0, 5);
+    EXPECT_TRUE(net->table->weight.grad().is_sparse());
+    for (size_t i = 0; i < losses.size(); ++i) {
+      EXPECT_NEAR(losses[i], expected[i], 1e-6);
+    }
+    EXPECT_TRUE(torch::allclose(
+        DTensor(net->table->weight.detach()).full_tensor(),
+        DTensor(dense->table->weight.detach()).full_tensor()));
+    save(run_.path(), *net, {optimizer.get()}, {.step = 5});
+    const auto later = train(net, *optimizer, mesh_, 5, 8);
+    Net again(true);
+    shard(again, mesh_, Shard(0));
+    auto resumed = make(*again);
+    ASSERT_TRUE(load_latest(run_.path(), *again, {resumed.get()}).has_value());
+    EXPECT_EQ(train(again, *resumed, mesh_, 5, 8), later);
   }
 }
 
