@@ -58,8 +58,7 @@ class BusErrorHandler {
     handler_of_others = current;
     struct sigaction ours {};
     ours.sa_sigaction = &on_bus_error;
-    // The jump out of the handler does not give back the mask of signals.
-    ours.sa_flags = SA_SIGINFO | SA_NODEFER;
+    ours.sa_flags = SA_SIGINFO;
     ::sigaction(SIGBUS, &ours, nullptr);
   }
   ~BusErrorHandler() {
@@ -78,7 +77,9 @@ class BusErrorHandler {
 // sigsetjmp, and nothing has a destructor.
 bool read_or_escape(c10::function_ref<void()> read) {
   sigjmp_buf here;
-  if (sigsetjmp(here, 0) != 0) {
+  // With the mask of signals: whoever stands between the kernel and the handler
+  // may have blocked some for it, as a sanitizer does.
+  if (sigsetjmp(here, 1) != 0) {
     escape = nullptr;
     return false;
   }
