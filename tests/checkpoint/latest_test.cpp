@@ -186,6 +186,17 @@ TEST_F(LatestCheckpoint, IsChosenAgainWhereAnotherProcessSaves) {
   }
 }
 
+// It is not taken for one that was there a moment ago.
+TEST_F(LatestCheckpoint, MayBeANameThatLeadsNowhere) {
+  save_step(1);
+  run_.once([&] {
+    std::filesystem::create_symlink(run_ / "nothing", run_ / "step_2");
+  });
+  throws_saying<c10::ValueError>("there is nothing at", [&] {
+    load_latest(run_.path(), state_of(mesh_, 0));
+  });
+}
+
 TEST_F(LatestCheckpoint, NeedsADirectory) {
   run_.once([&] {
     std::filesystem::create_directories(run_.path());

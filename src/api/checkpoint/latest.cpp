@@ -102,7 +102,8 @@ class Search {
   std::optional<std::string> next() {
     chosen_ = {};
     if (participants_.leads()) {
-      for (int i = 0; i < kMostStale && !choose(); ++i) {
+      while (!choose()) {
+        // Each time another process has changed the directory.
       }
     }
     return told(std::filesystem::path(chosen_.path).filename().string());
@@ -141,7 +142,11 @@ class Search {
 
   static std::optional<State> state_of(const std::string& path) {
     struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+    if (::stat(path.c_str(), &status) != 0) {
+      // A name that leads nowhere is not gone.
+      if (::lstat(path.c_str(), &status) != 0) return std::nullopt;
+      return State{};
+    }
     return State{
         static_cast<int64_t>(status.st_dev),
         static_cast<int64_t>(status.st_ino),
