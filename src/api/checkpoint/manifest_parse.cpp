@@ -12,8 +12,8 @@ namespace tessera::detail {
 
 namespace {
 
-constexpr std::string_view kBeforeChecksum = "{\"checksum\":\"";
-constexpr std::string_view kBeforeBody = "\",\"manifest\":";
+constexpr std::string_view kBeforeChecksum = R"({"checksum":")";
+constexpr std::string_view kBeforeBody = R"(","manifest":)";
 constexpr std::string_view kAfterBody = "}\n";
 
 // What the checksum is of.
@@ -165,6 +165,7 @@ int64_t parse_rank(const std::string& text, const std::string& where) {
 void check_files(
     const std::vector<SavedFile>& files, const std::string& where) {
   std::vector<std::string> names;
+  names.reserve(files.size());
   for (const auto& file : files) names.push_back(file.name);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
@@ -277,7 +278,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   }
   check_files(out.files, where);
   for (const auto& [name, value] : json.at("tensors", where).object(where)) {
-    const std::string here = where + ": tensor '" + name + "'";
+    const auto here = c10::str(where, ": tensor '", name, "'");
     SavedTensor tensor;
     tensor.dtype = parse_dtype(value.at("dtype", here), here);
     tensor.shape = parse_sizes(value.at("shape", here), here);

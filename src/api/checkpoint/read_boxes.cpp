@@ -229,10 +229,12 @@ void read_boxes(const Source& source, const std::vector<BoxTarget>& targets) {
   const size_t count =
       std::min<size_t>(tasks.size(), std::max(1, at::get_num_threads()));
   std::vector<std::thread> threads;
-  try {
-    for (size_t i = 1; i < count; ++i) threads.emplace_back(work);
-  } catch (const std::system_error&) {
-    // No more threads to be had: those that there are do it all.
+  while (threads.size() + 1 < count) {
+    try {
+      threads.emplace_back(work);
+    } catch (const std::system_error&) {
+      break;  // no more are to be had: those that there are do it all
+    }
   }
   work();
   for (auto& thread : threads) thread.join();

@@ -117,6 +117,7 @@ std::string SaveJob::run() {
     std::vector<int64_t> sums;
     participants_.together("tessera::save", true, [&] { write(sums); });
     std::vector<int64_t> counts;
+    counts.reserve(plan_.files.size());
     for (const auto& file : plan_.files) counts.push_back(file.chunk_count());
     const auto all = participants_.gather(sums, counts);
     finish(all);
