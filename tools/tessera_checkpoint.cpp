@@ -156,7 +156,7 @@ void reshard(const std::string& path, int64_t ranks, const std::string& out) {
   ts::SaveOptions options;
   options.step = info.step;
   options.values = info.values;
-  options.newest = !out.empty();
+  options.newest = false;
   const auto root =
       out.empty() ? fs::absolute(path).parent_path().string() : out;
   std::cout << ts::save(root, spread, options) << "\n";

@@ -61,6 +61,12 @@ def test_reshard(saved, tmp_path):
     done = run("reshard", root / "step_2", "--ranks", 3)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(root / "step_2")
+    # It is the same state: what was newer still is.
+    for out in ([], ["--out", root]):
+        again = run("reshard", root / "step_1", "--ranks", 2, *out)
+        assert again.returncode == 0, again.stderr
+        newest = [os.path.basename(p) for p in checkpoint.checkpoints_in(root)]
+        assert newest == ["step_2", "step_1"]
     found = checkpoint.info(root / "step_2")
     assert (found.ranks, found.step, found.values["epoch"]) == (3, 2, "7")
     files = sorted(f.name for f in (root / "step_2").iterdir())
