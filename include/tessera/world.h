@@ -23,7 +23,10 @@ class WorldState;
 }
 
 struct WorldOptions {
-  // How long a collective may wait for the other ranks before it throws.
+  // How long the other ranks may be silent before a collective, or the start of
+  // the world, throws. A collective that moves data takes what time it needs;
+  // on GPUs, where that cannot be seen, the timeout is for all of it.
+  // milliseconds::max() is for ever.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
 };
 

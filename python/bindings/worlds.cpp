@@ -2,8 +2,11 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "convert.h"
@@ -16,9 +19,25 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-WorldOptions options_of(double timeout) {
-  return {Milliseconds(static_cast<int64_t>(timeout * 1000))};
+// Seconds as floats may be more than the type can tell: these are for ever.
+Milliseconds timeout_of(double seconds) {
+  TORCH_CHECK_VALUE(
+      seconds > 0,
+      "[World] the timeout must be a positive number of seconds but is ",
+      seconds);
+  const double milliseconds = std::ceil(seconds * 1000);
+  return milliseconds < static_cast<double>(Milliseconds::max().count())
+             ? Milliseconds(static_cast<int64_t>(milliseconds))
+             : Milliseconds::max();
 }
+
+double seconds_of(Milliseconds timeout) {
+  return timeout == Milliseconds::max()
+             ? std::numeric_limits<double>::infinity()
+             : std::chrono::duration<double>(timeout).count();
+}
+
+WorldOptions options_of(double timeout) { return {timeout_of(timeout)}; }
 
 // A world that is made when it is entered. Worlds belong to the process: any
 // thread may leave them, in any order.
@@ -100,9 +119,9 @@ void bind_worlds(py::module_& m) {
              const std::string& address,
              uint16_t port,
              double timeout) {
+            const auto options = options_of(timeout);
             return std::make_unique<PyWorld>(PyWorld::process(rank, size), [=] {
-              return World::connect(
-                  rank, size, address, port, options_of(timeout));
+              return World::connect(rank, size, address, port, options);
             });
           },
           py::arg("rank"),
@@ -116,12 +135,13 @@ void bind_worlds(py::module_& m) {
              int64_t size,
              c10::intrusive_ptr<c10d::Store> store,
              double timeout) {
+            const auto options = options_of(timeout);
             return std::make_unique<PyWorld>(
                 PyWorld::process(rank, size),
                 [=, store = std::move(store)]() mutable {
                   // Given back at once: whoever holds a store may serve it.
                   const auto given = std::exchange(store, {});
-                  return World::connect(rank, size, given, options_of(timeout));
+                  return World::connect(rank, size, given, options);
                 });
           },
           py::arg("rank"),
@@ -131,9 +151,9 @@ void bind_worlds(py::module_& m) {
       .def_static(
           "from_environment",
           [](int64_t otherwise_simulate, double timeout) {
+            const auto options = options_of(timeout);
             return std::make_unique<PyWorld>("from the environment", [=] {
-              return World::from_environment(
-                  otherwise_simulate, options_of(timeout));
+              return World::from_environment(otherwise_simulate, options);
             });
           },
           py::arg("otherwise_simulate") = 1,
@@ -156,13 +176,12 @@ void bind_worlds(py::module_& m) {
           "simulated", [](const PyWorld& w) { return w.get().simulated(); })
       .def_property(
           "timeout",
-          [](const PyWorld& w) {
-            return std::chrono::duration<double>(w.get().timeout()).count();
-          },
+          [](const PyWorld& w) { return seconds_of(w.get().timeout()); },
           [](PyWorld& w, double seconds) {
-            w.get().set_timeout(options_of(seconds).timeout);
+            w.get().set_timeout(timeout_of(seconds));
           },
-          "How long a collective may wait, in seconds.")
+          "How long the other ranks may be silent, in seconds; inf is for "
+          "ever.")
       .def(
           "barrier",
           [](PyWorld& w) {

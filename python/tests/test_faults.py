@@ -107,12 +107,27 @@ def body_indexing_lets_others_run(rank):
             assert len(inside) > 10, f"{len(inside)} ticks in {end - begin} s"
 
 
+def body_error_of_a_mismatch(rank):
+    """The cause comes first, once, and what to do at the end, once."""
+    mesh = ts.init_device_mesh("cpu", (RANKS,))
+    x = DTensor.from_local(torch.ones(()), mesh, [Partial()])
+    x.full_tensor()
+    text = error_of(lambda: x.mul(2).item() if rank == 0 else x.full_tensor())
+    first, *rest = text.split("The last collectives of this rank")
+    assert len(rest) == 1, text
+    assert "for another operation. Check that every rank" in first, first
+    assert " instead of " not in first, first
+    for once in ("Check that every rank", "for another operation"):
+        assert first.count(once) == 1, first
+
+
 @pytest.mark.parametrize(
     "body",
     [
         body_one_rank_prints_the_loss,
         body_from_local_on_a_2d_mesh,
         body_forked_child,
+        body_error_of_a_mismatch,
         body_indexing_lets_others_run,
     ],
     ids=lambda body: body.__name__.removeprefix("body_"),

@@ -38,4 +38,11 @@ std::string cause_of(const std::exception& error) {
   return text;
 }
 
+std::string shortened(const std::string& text, size_t bytes) {
+  if (text.size() <= bytes) return text;
+  // Not before a byte that goes on with a character.
+  while (bytes > 0 && (text[bytes] & 0xc0) == 0x80) --bytes;
+  return text.substr(0, bytes);
+}
+
 }  // namespace tessera::detail

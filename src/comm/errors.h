@@ -1,6 +1,7 @@
 // Errors that come from elsewhere: from another rank, or from c10d.
 #pragma once
 
+#include <cstddef>
 #include <exception>
 #include <string>
 
@@ -14,5 +15,9 @@ namespace tessera::detail {
 // The first line of what an exception says, without a backtrace and without
 // the source position that Gloo puts before it.
 std::string cause_of(const std::exception& error);
+
+// The beginning of a text in UTF-8, of at most so many bytes and of whole
+// characters.
+std::string shortened(const std::string& text, size_t bytes);
 
 }  // namespace tessera::detail

@@ -136,14 +136,14 @@ TEST(Rendezvous, TextsInAMeeting) {
 }
 
 TEST(Bounded, GivesUpOnWhatDoesNotEnd) {
-  EXPECT_EQ(within<int>(milliseconds(5000), [] { return 3; }), 3);
+  EXPECT_EQ(within<int>(from_now(milliseconds(5000)), [] { return 3; }), 3);
   testing::throws_saying<c10::ValueError>("no good", [] {
-    within<int>(milliseconds(5000), []() -> int {
+    within<int>(from_now(milliseconds(5000)), []() -> int {
       TORCH_CHECK_VALUE(false, "no good");
     });
   });
   testing::throws_saying<c10::Error>("does not answer", [] {
-    within<int>(milliseconds(50), [] {
+    within<int>(from_now(milliseconds(50)), [] {
       std::this_thread::sleep_for(milliseconds(300));
       return 1;
     });

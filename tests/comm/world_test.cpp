@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "comm/deadline.h"
 #include "tests/comm/free_port.h"
 #include "tests/comm/shards.h"
 
@@ -87,7 +88,26 @@ TEST(World, TheTimeoutIsTheWorlds) {
   EXPECT_THAT(
       text_of<c10::ValueError>([&] { world.set_timeout(milliseconds(0)); }),
       StartsWith("[World::set_timeout] the timeout must be positive"));
+  world.set_timeout(milliseconds::max());
+  EXPECT_EQ(world.timeout(), milliseconds::max());
   world.barrier();
+}
+
+// Points in time beyond what the clock can tell.
+TEST(World, NoTimeoutIsTooLong) {
+  using detail::after;
+  using detail::Deadline;
+  const auto now = detail::Clock::now();
+  EXPECT_EQ(after(now, milliseconds(5)), now + milliseconds(5));
+  for (const auto wait :
+       {milliseconds(10'000'000'000'000), milliseconds::max()}) {
+    EXPECT_EQ(after(now, wait), Deadline::max());
+    EXPECT_EQ(after(after(now, wait), milliseconds(1)), Deadline::max());
+    EXPECT_GT(detail::time_left(detail::from_now(wait)), milliseconds(0));
+    const World world = World::connect(0, 1, "127.0.0.1", free_port(), {wait});
+    EXPECT_EQ(world.timeout(), wait);
+  }
+  EXPECT_LT(detail::time_left(now - milliseconds(5)), milliseconds(0));
 }
 
 TEST(World, Refusals) {

@@ -14,7 +14,7 @@ namespace random_in_step_test {
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-constexpr const char* kFound = "after other random numbers were drawn";
+constexpr const char* kFound = "it had drawn other random numbers";
 
 class RandomInStep : public FourProcesses {
  protected:

@@ -145,7 +145,7 @@ TEST_F(RankMissing, ItsWorldHasEnded) {
             StartsWith("[all_gather] rank " + std::to_string(rank) + " lost"),
             HasSubstr("in group [0, 1, 2, 3] (mesh dim 0 of DeviceMesh("),
             HasSubstr("to rank "),
-            HasSubstr("what ended the other rank stands in its own output")));
+            HasSubstr("see the other rank's output for what ended it")));
   }
   world.reset();
   test_world().barrier();

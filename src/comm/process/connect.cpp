@@ -15,12 +15,6 @@ namespace tessera::detail {
 
 namespace {
 
-using std::chrono::milliseconds;
-
-// How much longer than its timeout connecting may take before the store is
-// given up.
-constexpr milliseconds kMargin{1000};
-
 // What each rank says of itself when the group meets, a line each.
 struct Introduction {
   Host host;
@@ -47,7 +41,7 @@ class Connecting {
       : request_(request),
         size_(request.ranks.size()),
         me_(static_cast<size_t>(request.coordinate)),
-        until_(Clock::now() + request.timeout) {}
+        until_(from_now(request.timeout)) {}
 
   Connection run() {
     auto own = SharedOffer::make(static_cast<int64_t>(size_));
@@ -74,9 +68,7 @@ class Connecting {
   }
 
  private:
-  milliseconds left() const {
-    return std::chrono::duration_cast<milliseconds>(until_ - Clock::now());
-  }
+  std::chrono::milliseconds left() const { return time_left(until_); }
 
   // The memory of the ranks on this machine, by coordinate.
   std::vector<SharedPeer> open_shared() const {
@@ -195,7 +187,7 @@ class Connecting {
 
 Meeting meet_group(const GroupRequest& request, const std::string& text) {
   auto meeting =
-      within<Meeting>(request.timeout + milliseconds(500), [request, text] {
+      within<Meeting>(until_given_up(request.timeout), [request, text] {
         return meet(
             request.store,
             request.ranks,
@@ -210,8 +202,8 @@ Meeting meet_group(const GroupRequest& request, const std::string& text) {
 
 Connection connect(const GroupRequest& request) {
   // In std::function, which wants to be copied: the result cannot be.
-  auto made =
-      within<std::shared_ptr<Connection>>(request.timeout + kMargin, [request] {
+  auto made = within<std::shared_ptr<Connection>>(
+      until_given_up(request.timeout), [request] {
         return std::make_shared<Connection>(Connecting(request).run());
       });
   return std::move(*made);

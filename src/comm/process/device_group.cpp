@@ -148,7 +148,7 @@ class DeviceGroup::Launch {
     }
     Watchdog::instance().watch(
         {&group_,
-         begin + call_.timeout,
+         after(begin, call_.timeout),
          [done = std::move(done), flight] {
            if (!done()) return false;
            flight.end(false);

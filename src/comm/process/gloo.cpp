@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "comm/fork.h"
+#include "comm/process/bounded.h"
 #include "comm/process/connect.h"
 
 namespace tessera::detail {
@@ -49,16 +50,10 @@ Device shared_device(bool one_network) {
   return device;
 }
 
-}  // namespace
-
-c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupRequest& request) {
-  const auto& host = request.host;
-  const auto meeting = meet_group(request, host.boot + " " + host.network);
-  const bool one_network = std::all_of(
-      meeting.texts.begin(), meeting.texts.end(), [&](const auto& text) {
-        return text == meeting.texts[0];
-      });
-  auto options = ProcessGroupGloo::Options::create(request.timeout);
+c10::intrusive_ptr<c10d::Backend> connect_gloo(
+    const GroupRequest& request, const Meeting& meeting, bool one_network) {
+  auto options =
+      ProcessGroupGloo::Options::create(c10d_timeout(request.timeout));
   options->devices.push_back(shared_device(one_network));
   // Threads for collectives of Gloo's own.
   options->threads = 1;
@@ -80,6 +75,22 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupRequest& request) {
       "",
       request.timeout);
   return group;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupRequest& request) {
+  const auto& host = request.host;
+  const auto meeting = meet_group(request, host.boot + " " + host.network);
+  const bool one_network = std::all_of(
+      meeting.texts.begin(), meeting.texts.end(), [&](const auto& text) {
+        return text == meeting.texts[0];
+      });
+  // Gloo and what follows ask the store, which may not answer.
+  return within<c10::intrusive_ptr<c10d::Backend>>(
+      until_given_up(request.timeout), [request, meeting, one_network] {
+        return connect_gloo(request, meeting, one_network);
+      });
 }
 
 }  // namespace tessera::detail

@@ -97,10 +97,11 @@ std::vector<int64_t> Group::ranks_of(const std::vector<int64_t>& peers) const {
   return ranks;
 }
 
-void Group::break_off(const std::string& error) {
+void Group::break_off(const std::string& error, const std::string& root) {
   error_ = error;
-  board_.fail(calls_, error);
-  for (const auto& transport : transports_) transport->close(error);
+  const auto told = shortened(root, Transport::kMostErrorBytes);
+  board_.fail(calls_, told);
+  for (const auto& transport : transports_) transport->close(told);
 }
 
 }  // namespace tessera::detail

@@ -90,8 +90,9 @@ class Group {
   // Why nothing more can be sent or received; empty: nothing is wrong.
   const std::string& error() const { return error_; }
   // After an error what is on its way can no longer be told from what follows:
-  // the group is of no more use, and the peers learn of it.
-  void break_off(const std::string& error);
+  // the group is of no more use, and the peers learn of `root`, the error that
+  // came first, of which `error` may tell.
+  void break_off(const std::string& error, const std::string& root);
 
  private:
   std::vector<int64_t> ranks_;

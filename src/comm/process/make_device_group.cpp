@@ -6,6 +6,7 @@
 #include <set>
 
 #include "comm/errors.h"
+#include "comm/process/bounded.h"
 #include "comm/process/connect.h"
 #include "comm/process/device_group.h"
 
@@ -76,7 +77,10 @@ c10::intrusive_ptr<c10d::Backend> make_users_device_backend(
   const auto met = meet_with_gpus(request, gpu);
   if (met.why_not != nullptr) return {};
   return make_users_nccl(
-      met.store, request.ranks, request.coordinate, request.timeout);
+      met.store,
+      request.ranks,
+      request.coordinate,
+      c10d_timeout(request.timeout));
 }
 
 }  // namespace tessera::detail

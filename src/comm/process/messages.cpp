@@ -7,7 +7,6 @@
 
 #include "comm/assumed_shapes.h"
 #include "comm/counting.h"
-#include "comm/errors.h"
 #include "comm/process/rendezvous.h"
 
 namespace tessera::detail {
@@ -19,9 +18,11 @@ using std::chrono::milliseconds;
 // Where both transports have work, neither may wait for long.
 constexpr milliseconds kTurn{1};
 
-milliseconds since(Deadline begin) {
-  return std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
-}
+// What to do where ranks wait for each other.
+constexpr const char* kCheckCalls =
+    ". Check that every rank of the group is running and calls the same "
+    "collectives in the same order with the same sizes";
+constexpr const char* kFailed = "it has stopped with this error: ";
 
 // Begins a call of the group.
 MessageTag next_tag(Group& group, const Call& call) {
@@ -72,7 +73,8 @@ Messages::Messages(Group& group, const Call& call)
 
 Messages::~Messages() {
   if (group_.error().empty() && !idle()) {
-    group_.break_off("an error on this rank has ended a collective");
+    const std::string text = "an error on this rank has ended a collective";
+    group_.break_off(text, text);
   }
 }
 
@@ -134,13 +136,16 @@ std::vector<int64_t> Messages::awaited() const {
 
 template <typename Done>
 void Messages::progress_until(Done done) {
-  const auto deadline = begin_ + call_.timeout;
+  if (done()) return;
   const auto& transports = group_.transports();
   std::unique_ptr<WaitBoard::LongWait> wait;
-  auto look = begin_ + WaitBoard::kLong;
+  // Nothing has moved since; looked at every few milliseconds.
+  auto silent = Clock::now();
+  auto deadline = after(silent, call_.timeout);
+  auto look = silent + WaitBoard::kLong;
   bool moved_since = false;  // the last look
   try {
-    while (!done()) {
+    do {
       size_t busy = 0;
       for (const auto& transport : transports)
         busy += transport->idle() ? 0 : 1;
@@ -154,30 +159,29 @@ void Messages::progress_until(Done done) {
       moved_since |= moved;
       if (moved) continue;
       const auto now = Clock::now();
-      if (now >= deadline) {
-        fail(
-            group_.ranks_of(awaited()),
-            "Timed out waiting for its message",
-            true);
-      }
-      if (now < look) continue;
+      if (now < until) continue;
       if (std::exchange(moved_since, false)) {
         wait.reset();
-        look = now + WaitBoard::kLong;
+        silent = now;
+        deadline = after(silent, call_.timeout);
+        look = silent + WaitBoard::kLong;
+      } else if (now >= deadline) {
+        fail_late(silent);
       } else {
-        look_at_wait(wait);
+        look_at_wait(wait, silent);
         look = now + WaitBoard::kAsk;
       }
-    }
+    } while (!done());
   } catch (const PeerError& error) {
     fail(error);
   }
 }
 
-void Messages::look_at_wait(std::unique_ptr<WaitBoard::LongWait>& wait) {
+void Messages::look_at_wait(
+    std::unique_ptr<WaitBoard::LongWait>& wait, Deadline begin) {
   if (!wait) wait = group_.long_wait(call_, tag_.sequence, awaited());
   const auto verdict = wait->verdict();
-  if (verdict) fail({verdict->rank}, verdict->cause, true);
+  if (verdict) fail_waiting(begin, *verdict);
 }
 
 void Messages::wait(const Receipt& receipt) {
@@ -191,33 +195,94 @@ void Messages::finish() {
   sent_.clear();
 }
 
-void Messages::fail(const PeerError& error) {
-  fail(group_.ranks_of({error.peer()}), error.what(), false);
+std::string Messages::begin_text() const {
+  return tagged_rank(call_, group_.ranks()[group_.coordinate()]);
 }
 
-void Messages::fail(
-    const std::vector<int64_t>& ranks, const std::string& cause, bool waited) {
-  const auto time = since(begin_);
-  const std::string text = c10::str(
-      "[",
-      name(call_.collective),
-      "] rank ",
-      group_.ranks()[group_.coordinate()],
-      waited ? " waited " : " lost the connection after ",
+std::string Messages::since_text(const char* what, Deadline begin) const {
+  const auto time =
+      std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
+  return c10::str(
+      " ",
+      what,
+      " ",
       time.count(),
       " ms in ",
-      describe_group(group_.ranks(), call_),
-      waited ? " for " : " to ",
-      name_ranks(ranks),
+      describe_group(group_.ranks(), call_));
+}
+
+void Messages::fail_late(Deadline begin) {
+  const auto text = c10::str(
+      begin_text(),
+      since_text("waited", begin),
+      " for ",
+      name_ranks(group_.ranks_of(awaited())),
+      ": Timed out waiting for its message",
+      kCheckCalls,
+      "; where a rank may be late, give the World a longer timeout");
+  fail(text, text);
+}
+
+void Messages::fail_waiting(Deadline begin, const WaitBoard::Verdict& verdict) {
+  const auto text = c10::str(
+      begin_text(),
+      since_text("waited", begin),
+      " for ",
+      name_ranks({verdict.rank}),
       ": ",
-      cause,
-      ". Check that every rank of the group is running and calls the same "
-      "collectives in the same order with the same sizes",
-      !waited ? "; what ended the other rank stands in its own output"
-      : time >= call_.timeout
-          ? "; where a rank may be late, give the World a longer timeout"
-          : "");
-  group_.break_off(text);
+      verdict.failed ? kFailed : "",
+      verdict.cause);
+  // The error of another rank says what to do.
+  if (verdict.failed) fail(text, verdict.cause);
+  fail(text + kCheckCalls, text + kCheckCalls);
+}
+
+void Messages::fail(const PeerError& error) {
+  const auto peer = name_ranks(group_.ranks_of({error.peer()}));
+  const std::string why = error.what();
+  switch (error.kind()) {
+    case PeerError::Kind::Disagrees: {
+      const auto op = current_comm_cause();
+      const auto text = c10::str(
+          begin_text(),
+          " disagrees with ",
+          peer,
+          since_text("after", begin_),
+          op.empty() ? "" : ", for ",
+          op,
+          ": ",
+          why);
+      fail(text, text);
+    }
+    case PeerError::Kind::Failed: {
+      // Others learn of the first error, not of how it has come here.
+      const auto text = c10::str(
+          begin_text(),
+          since_text("lost the connection after", begin_),
+          " to ",
+          peer,
+          ": ",
+          kFailed,
+          why);
+      fail(text, why);
+    }
+    case PeerError::Kind::Lost:
+      break;
+  }
+  const auto text = c10::str(
+      begin_text(),
+      since_text("lost the connection after", begin_),
+      " to ",
+      peer,
+      ": ",
+      why,
+      kCheckCalls,
+      "; see the other rank's output for what ended it");
+  fail(text, text);
+}
+
+void Messages::fail(const std::string& text, const std::string& root) {
+  group_.break_off(text, root);
   TORCH_CHECK(false, text, flight_report(group_.ranks()[group_.coordinate()]));
 }
 

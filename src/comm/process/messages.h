@@ -41,8 +41,9 @@ class Messages {
   void send_to_all(const at::Tensor& from);
 
   // Waits until one message has been received. Throws c10::Error that names
-  // rank, collective, group and peer if it is not done in time, if the peer is
-  // lost, or if what it sends belongs to another call.
+  // rank, collective, group and peer if nothing has moved for the time of the
+  // call's timeout, if the peer is lost, or if what it sends belongs to another
+  // call.
   void wait(const Receipt& receipt);
   // Waits for all that are left, sends included.
   void finish();
@@ -56,12 +57,18 @@ class Messages {
   // The peers on whom something waits.
   std::vector<int64_t> awaited() const;
   // Tells the other ranks of a long wait; throws if it cannot end.
-  void look_at_wait(std::unique_ptr<WaitBoard::LongWait>& wait);
-  // Throws, and breaks the group off. A connection is lost, or, if `waited`,
-  // nothing came.
-  [[noreturn]] void fail(
-      const std::vector<int64_t>& ranks, const std::string& cause, bool waited);
+  void look_at_wait(std::unique_ptr<WaitBoard::LongWait>& wait, Deadline begin);
+  // All of these throw, and break the group off.
+  [[noreturn]] void fail_late(Deadline begin);
+  [[noreturn]] void fail_waiting(
+      Deadline begin, const WaitBoard::Verdict& verdict);
   [[noreturn]] void fail(const PeerError& error);
+  // `text` is this rank's error, `root` what the others are told of it.
+  [[noreturn]] void fail(const std::string& text, const std::string& root);
+  // "[all_reduce] rank 1"
+  std::string begin_text() const;
+  // " waited 12 ms in group [0, 1] (...)"
+  std::string since_text(const char* what, Deadline begin) const;
 
   Group& group_;
   const Call call_;

@@ -286,12 +286,15 @@ void ProcessCollectives::do_agree(
   Group& group = running.group();
   const int64_t n = group.size();
   const int64_t me = group.coordinate();
+  // A length that comes from another rank is not believed.
+  constexpr int64_t kMostBytes = 64 << 10;
+  std::string text = shortened(local_error, kMostBytes);
 
   // From each rank the length of its text and the kind of its error.
   const at::Tensor verdicts = at::empty({n, 2}, at::kLong);
   static_assert(kAgreeBytes == 2 * sizeof(int64_t));
   auto* verdict = verdicts.data_ptr<int64_t>();
-  verdict[2 * me] = static_cast<int64_t>(local_error.size());
+  verdict[2 * me] = static_cast<int64_t>(text.size());
   verdict[2 * me + 1] = static_cast<int64_t>(kind);
   Messages messages(group, call);
   for (int64_t c = 0; c < n; ++c) {
@@ -303,8 +306,16 @@ void ProcessCollectives::do_agree(
   int64_t first = 0;
   while (first < n && verdict[2 * first] == 0) ++first;
   if (first == n) return;
-  std::string text = local_error;
-  text.resize(verdict[2 * first]);
+  const int64_t length = verdict[2 * first];
+  TORCH_CHECK(
+      length > 0 && length <= kMostBytes,
+      tagged_rank(call, launch_.rank),
+      " was told by rank ",
+      group.ranks()[first],
+      " of an error of ",
+      length,
+      " bytes");
+  text.resize(length);
   const at::Tensor bytes = at::from_blob(
       text.data(), {static_cast<int64_t>(text.size())}, at::kByte);
   if (first == me) {

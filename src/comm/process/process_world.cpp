@@ -79,12 +79,14 @@ ProcessCollectives::~ProcessCollectives() {
   groups_.clear();
   board_.reset();
   if (launch_.served_by_launcher) return;
-  const bool waits = !broken && std::uncaught_exceptions() <= exceptions_;
+  // Only rank 0, which serves the store, waits for others.
+  const bool waits =
+      launch_.rank == 0 && !broken && std::uncaught_exceptions() <= exceptions_;
   const auto patience =
       waits ? std::min(timeout_.load(), kClosingTime) : milliseconds(1);
   try {
     within<int>(
-        patience + milliseconds(500),
+        until_given_up(patience),
         [store = store_, rank = launch_.rank, size = launch_.size, patience] {
           close_store(store, rank, size, patience);
           return 0;
@@ -129,7 +131,7 @@ GroupRequest ProcessCollectives::request(
   for (const int64_t rank : key.ranks) prefix += "," + std::to_string(rank);
   const auto me = std::find(key.ranks.begin(), key.ranks.end(), launch_.rank);
   TORCH_INTERNAL_ASSERT(me != key.ranks.end());
-  store_->setTimeout(timeout);
+  store_->setTimeout(c10d_timeout(timeout));
   return {
       (key.device_type.empty() ? "world" : key.device_type) + " " +
           c10::str(c10::ArrayRef<int64_t>(key.ranks)),

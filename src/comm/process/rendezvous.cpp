@@ -43,16 +43,12 @@ bool wait_for(
     c10d::Store& store,
     const std::vector<std::string>& keys,
     milliseconds time) {
-  const auto until = Clock::now() + time;
+  const auto until = from_now(time);
   for (milliseconds pause(1);; pause = std::min(2 * pause, kLongestPause)) {
     if (store.check(keys)) return true;
     if (Clock::now() >= until) return false;
     std::this_thread::sleep_for(pause);
   }
-}
-
-milliseconds left(Deadline until) {
-  return std::chrono::duration_cast<milliseconds>(until - Clock::now());
 }
 
 std::string hello_key(size_t index) { return "hello/" + std::to_string(index); }
@@ -128,8 +124,8 @@ Meeting lead(
     }
     const auto& keys = hello_keys.empty() ? confirm_keys : hello_keys;
     if (keys.empty()) break;
-    const bool late = left(until) <= milliseconds(0);
-    wait_for(store, keys, std::min(left(until), kLook));
+    const bool late = time_left(until) <= milliseconds(0);
+    wait_for(store, keys, std::min(time_left(until), kLook));
     for (size_t i = 1; i < ranks.size(); ++i) {
       if (!store.check({hello_key(i)})) continue;
       auto hello = read_hello(store, i);
@@ -168,10 +164,10 @@ Meeting follow(
     put(store, hello_key(me), attempt + " " + text);
   };
   say_hello();
-  while (left(until) > milliseconds(0)) {
+  while (time_left(until) > milliseconds(0)) {
     const auto key =
         meeting.name.empty() ? answer_key(attempt) : begin_key(meeting.name);
-    const bool came = wait_for(store, {key}, std::min(left(until), kLook));
+    const bool came = wait_for(store, {key}, std::min(time_left(until), kLook));
     if (came && !meeting.name.empty()) {
       meeting.texts = split(get(store, key));
       return meeting;
@@ -212,7 +208,7 @@ Meeting meet(
     size_t me,
     const std::string& text,
     milliseconds timeout) {
-  const auto until = Clock::now() + timeout;
+  const auto until = from_now(timeout);
   auto meeting = me == 0 ? lead(*store, ranks, text, until)
                          : follow(*store, ranks, me, text, until);
   if (meeting.missing.empty()) {
@@ -231,9 +227,9 @@ std::vector<std::string> tell_all(
   const auto key = [&](size_t i) { return name + "/" + std::to_string(i); };
   put(store, key(me), text);
   std::vector<std::string> texts;
-  const auto until = Clock::now() + timeout;
+  const auto until = from_now(timeout);
   for (size_t i = 0; i < meeting.texts.size(); ++i) {
-    texts.push_back(i == me ? text : hear(store, key(i), left(until)));
+    texts.push_back(i == me ? text : hear(store, key(i), time_left(until)));
   }
   return texts;
 }

@@ -198,7 +198,9 @@ struct WaitBoard::State {
         lock.unlock();
         tell(final);
         waiting.verdict = {
-            waiting.circle[0].wait.awaited[0], describe_circle(waiting.circle)};
+            waiting.circle[0].wait.awaited[0],
+            describe_circle(waiting.circle),
+            false};
       } else {
         find_failed(waiting, record_of);
       }
@@ -230,8 +232,7 @@ struct WaitBoard::State {
       // In two looks: it may be about to call another.
       const auto then = before.find(peer);
       if (then == before.end() || then->second != record->beat) continue;
-      waiting.verdict = {
-          peer, "it has stopped with this error: " + error->second};
+      waiting.verdict = {peer, error->second, true};
       return;
     }
   }

@@ -60,6 +60,7 @@ class WaitBoard {
   struct Verdict {
     int64_t rank;
     std::string cause;
+    bool failed;  // the cause is that rank's error
   };
 
   // A long wait, from here to the end of its scope.

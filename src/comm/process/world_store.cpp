@@ -22,10 +22,6 @@ namespace {
 using std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-// How much longer than its timeout a meeting may take before its store is given
-// up.
-constexpr milliseconds kMargin{1000};
-
 struct Stores {
   // Worlds are made one at a time.
   std::mutex mutex;
@@ -44,7 +40,7 @@ StorePtr open_store(const Launch& launch, milliseconds timeout) {
   options.port = launch.port;
   options.isServer = launch.rank == 0 && !launch.served_by_launcher;
   options.waitWorkers = false;
-  options.timeout = timeout;
+  options.timeout = c10d_timeout(timeout);
   options.multiTenant = true;
   return c10::make_intrusive<c10d::TCPStore>(launch.address, options);
 }
@@ -55,7 +51,7 @@ Meeting meet_world(
   const auto rank = static_cast<size_t>(launch.rank);
   const StorePtr store = c10::make_intrusive<c10d::PrefixStore>(
       "tessera/" + std::to_string(size), base);
-  return within<Meeting>(timeout + kMargin, [=] {
+  return within<Meeting>(until_given_up(timeout), [=] {
     std::vector<int64_t> all(size);
     std::iota(all.begin(), all.end(), 0);
     return meet(store, all, rank, "", timeout);
@@ -124,7 +120,7 @@ StorePtr meet_in_store(
   try {
     // A connection of our own: who waits in a store blocks its other users.
     const StorePtr base = given->clone();
-    base->setTimeout(timeout);
+    base->setTimeout(c10d_timeout(timeout));
     auto* under = base.get();
     if (auto* prefix = dynamic_cast<c10d::PrefixStore*>(under)) {
       under = prefix->getUnderlyingNonPrefixStore().get();

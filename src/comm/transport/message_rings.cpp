@@ -27,6 +27,7 @@ struct MessageRings::Head {
   // Of the owner: what it waits for, and how often it was woken.
   alignas(kCacheLine) std::atomic<uint32_t> sleeps;
   std::atomic<uint32_t> woken;
+  alignas(kCacheLine) std::atomic<uint32_t> pieces;
 };
 
 struct MessageRings::Ring {
@@ -109,6 +110,16 @@ void MessageRings::set_state(State state, const std::string& error) {
   head().state.store(static_cast<uint32_t>(state), std::memory_order_seq_cst);
 }
 
+void MessageRings::note_piece() {
+  auto& pieces = head().pieces;
+  pieces.store(
+      pieces.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+uint32_t MessageRings::pieces() const {
+  return head().pieces.load(std::memory_order_relaxed);
+}
+
 bool MessageRings::has_entry(int64_t reader) const {
   const Ring& from = ring(reader);
   return from.sent.load(std::memory_order_seq_cst) !=
@@ -128,7 +139,10 @@ MessageRings::State MessageRings::state() const {
   return static_cast<State>(head().state.load(std::memory_order_seq_cst));
 }
 
-std::string MessageRings::error() const { return head().error.data(); }
+std::string MessageRings::error() const {
+  const auto& text = head().error;
+  return {text.data(), strnlen(text.data(), text.size())};
+}
 
 uint32_t MessageRings::prepare_sleep(Sleep what) {
   const uint32_t woken = head().woken.load(std::memory_order_seq_cst);

@@ -48,12 +48,16 @@ class MessageRings {
   // the owner to release. Entries that hold their message stay.
   std::vector<int64_t> revoke(int64_t reader);
   void set_state(State state, const std::string& error);
+  // The owner has sent or taken a piece of a message.
+  void note_piece();
 
   // --- the reader reads ---
   bool has_entry(int64_t reader) const;
   // The oldest. False if its piece was revoked. Requires: has_entry(reader).
   bool pop(int64_t reader, RingEntry& entry);
   State state() const;
+  // How many pieces the owner has noted; wraps around.
+  uint32_t pieces() const;
   // Why it is Broken.
   std::string error() const;
 

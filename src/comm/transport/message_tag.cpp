@@ -55,26 +55,27 @@ uint32_t hash_cause(std::string_view op) {
 }
 
 std::string describe_mismatch(const MessageTag& sent, const MessageTag& due) {
+  const auto text = describe(due);
   MessageTag alike = sent;
   alike.drawn = due.drawn;
   if (alike == due) {
-    return describe(due) +
-           " after other random numbers were drawn for a tensor of which both "
-           "ranks hold the same part: seed every rank alike where such tensors "
+    return "in " + text +
+           " it had drawn other random numbers for a tensor of which both "
+           "ranks hold the same part. Seed every rank alike where such tensors "
            "are filled, and give what differs from rank to rank a generator of "
            "its own";
   }
-  std::string text = c10::str(describe(sent), " instead of ", describe(due));
-  alike.cause = due.cause;
   alike.shapes = due.shapes;
-  if (alike != due) return text;
-  if (sent.cause != due.cause) text += ", for another operation";
-  if (sent.shapes != due.shapes) {
-    text +=
-        ", after from_local had made tensors of different shapes on the two "
-        "ranks: shards that differ in size need its option uneven, or shape";
+  if (alike == due) {
+    return "in " + text +
+           " from_local had made tensors of different shapes on the two "
+           "ranks. Shards that differ in size need its option uneven, or shape";
   }
-  return text;
+  alike.cause = due.cause;
+  return (alike == due ? "it called " + text + " for another operation"
+                       : "it sent " + describe(sent) + " instead of " + text) +
+         ". Check that every rank of the group calls the same collectives in "
+         "the same order with the same sizes";
 }
 
 }  // namespace tessera::detail

@@ -48,8 +48,9 @@ static_assert(sizeof(MessageTag) == 24);
 // A hash that is the same in every process.
 uint32_t hash_cause(std::string_view op);
 
-// How the tag of a message differs from the one that was expected:
-// "all_gather (call 7, Float, 16 bytes) instead of all_reduce (...)".
+// How the tag of a message that a peer, "it", has sent differs from the one
+// that was expected, and what to do: "it sent all_gather (call 7, Float, 16
+// bytes) instead of all_reduce (...). Check that ...".
 std::string describe_mismatch(const MessageTag& sent, const MessageTag& due);
 
 }  // namespace tessera::detail

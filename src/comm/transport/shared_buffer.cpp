@@ -153,15 +153,23 @@ PeerProcess::~PeerProcess() {
   if (process_ >= 0) close(process_);
 }
 
-void PeerProcess::take(int64_t place, void* into, size_t bytes) const {
-  TORCH_INTERNAL_ASSERT(
-      place >= static_cast<int64_t>(SharedRange::kReserved) &&
-      static_cast<size_t>(place) + kHeadBytes + bytes <= range_->bytes());
+bool PeerProcess::holds(int64_t place, size_t bytes) const {
+  const size_t size = range_->bytes();
+  return place >= static_cast<int64_t>(SharedRange::kReserved) &&
+         static_cast<size_t>(place) % kCacheLine == 0 &&
+         static_cast<size_t>(place) <= size && kHeadBytes <= size - place &&
+         bytes <= size - place - kHeadBytes;
+}
+
+bool PeerProcess::take(int64_t place, void* into, size_t bytes) const {
+  if (!holds(place, bytes)) return false;
   std::memcpy(into, range_->data() + place + kHeadBytes, bytes);
   release(place);
+  return true;
 }
 
 void PeerProcess::release(int64_t place) const {
+  if (!holds(place, 0)) return;
   head_at(*range_, place).readers.fetch_sub(1, std::memory_order_release);
 }
 

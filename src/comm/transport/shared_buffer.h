@@ -65,13 +65,16 @@ class PeerProcess {
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
 
-  // Copies a piece out and releases it.
-  void take(int64_t place, void* into, size_t bytes) const;
+  // Copies a piece out and releases it. False if there can be none.
+  bool take(int64_t place, void* into, size_t bytes) const;
+  // Does nothing if there can be none.
   void release(int64_t place) const;
   bool running() const;
 
  private:
   PeerProcess(std::unique_ptr<SharedRange> range, int process);
+  // Whether a piece of so many bytes may be there.
+  bool holds(int64_t place, size_t bytes) const;
 
   const std::unique_ptr<SharedRange> range_;
   const int process_;  // as a file; -1: unknown

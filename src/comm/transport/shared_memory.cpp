@@ -85,6 +85,7 @@ bool SharedMemoryTransport::send_entry(Outgoing& message) {
     std::memcpy(entry.contents.data(), &moved, sizeof(moved));
   }
   message.moved += moved;
+  if (entry.place >= 0) own_.rings->note_piece();
   for (const int64_t to : message.peers) {
     own_.rings->push(to, entry);
     peer(to).shared.rings->wake(Sleep::ForMessages);
@@ -113,16 +114,28 @@ void SharedMemoryTransport::take_entry(Peer& peer) {
     if (entry.place >= 0) peer.shared.process->release(entry.place);
     throw PeerError(
         peer.shared.coordinate,
-        "it sent a message of " + describe_mismatch(entry.tag, message.tag));
+        PeerError::Kind::Disagrees,
+        describe_mismatch(entry.tag, message.tag));
   }
+  bool good = false;
   if (entry.place == RingEntry::kInline) {
-    std::memcpy(message.into, entry.contents.data(), bytes);
+    good = bytes <= entry.contents.size();
+    if (good) std::memcpy(message.into, entry.contents.data(), bytes);
     message.moved = bytes;
   } else {
     size_t piece = 0;
     std::memcpy(&piece, entry.contents.data(), sizeof(piece));
-    peer.shared.process->take(entry.place, message.into + message.moved, piece);
+    good = piece <= bytes - message.moved &&
+           peer.shared.process->take(
+               entry.place, message.into + message.moved, piece);
     message.moved += piece;
+    own_.rings->note_piece();
+  }
+  if (!good) {
+    throw PeerError(
+        peer.shared.coordinate,
+        PeerError::Kind::Lost,
+        "its shared memory holds what is no message");
   }
   if (message.moved == bytes) {
     peer.incoming.pop();
@@ -162,8 +175,7 @@ bool SharedMemoryTransport::progress(Deadline until) {
       own.sleep(prepared, std::min<nanoseconds>(left, kLongestSleep));
     }
     own.end_sleep();
-    if (moved || advance()) return true;
-    look_after_peers();
+    if (moved || advance() || look_after_peers()) return true;
   }
 }
 
@@ -179,7 +191,8 @@ std::vector<int64_t> SharedMemoryTransport::awaited() const {
   return found;
 }
 
-void SharedMemoryTransport::look_after_peers() {
+bool SharedMemoryTransport::look_after_peers() {
+  bool moved = false;
   for (auto& peer : peers_) {
     const State state = peer.shared.rings->state();
     if (state == State::Broken) throw_lost(peer);
@@ -192,17 +205,23 @@ void SharedMemoryTransport::look_after_peers() {
     const bool gone = state == State::Left || !peer.shared.process->running();
     // What it sent before it went is still read.
     if (gone && !advance_receives(peer)) throw_lost(peer);
+    const uint32_t pieces = peer.shared.rings->pieces();
+    moved |= std::exchange(peer.pieces, pieces) != pieces;
   }
+  return moved;
 }
 
 void SharedMemoryTransport::throw_lost(const Peer& peer) const {
   const auto& rings = *peer.shared.rings;
-  std::string text = "its process has ended";
-  if (rings.state() == State::Left) text = "it has left the group";
-  if (rings.state() == State::Broken) {
-    text = "it has stopped with this error: " + rings.error();
+  const auto state = rings.state();
+  if (state == State::Broken) {
+    throw PeerError(
+        peer.shared.coordinate, PeerError::Kind::Failed, rings.error());
   }
-  throw PeerError(peer.shared.coordinate, text);
+  throw PeerError(
+      peer.shared.coordinate,
+      PeerError::Kind::Lost,
+      state == State::Left ? "it has left the group" : "its process has ended");
 }
 
 void SharedMemoryTransport::close(const std::string& error) noexcept {

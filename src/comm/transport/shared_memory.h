@@ -67,6 +67,7 @@ class SharedMemoryTransport final : public Transport {
     SharedPeer shared;
     MessageQueue<Incoming> incoming;
     uint64_t received = 0;
+    uint32_t pieces = 0;  // that it had moved at the last look
   };
 
   bool advance();
@@ -76,7 +77,10 @@ class SharedMemoryTransport final : public Transport {
   bool send_entry(Outgoing& message);
   void take_entry(Peer& peer);
   // Throws if one that something waits for, or that has failed, is not there.
-  void look_after_peers();
+  // Returns whether one that something waits for has moved a piece since the
+  // last look: messages follow each other, and it may be busy with those of
+  // other ranks.
+  bool look_after_peers();
   [[noreturn]] void throw_lost(const Peer& peer) const;
   Peer& peer(int64_t coordinate) { return peers_[index_[coordinate]]; }
 

@@ -16,9 +16,13 @@ namespace tessera::detail {
 
 namespace {
 
-constexpr size_t kMostErrorBytes = 1024;
-
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+// How much of an error's text is read, whatever its frame says.
+size_t error_bytes(int64_t told) {
+  return static_cast<size_t>(std::clamp<int64_t>(
+      told, 0, static_cast<int64_t>(Transport::kMostErrorBytes)));
+}
 
 // The two parts of a frame, less the bytes that have been moved already.
 struct FrameParts {
@@ -146,15 +150,18 @@ bool SocketTransport::advance_receives(Peer& peer) {
 void SocketTransport::check_frame(Peer& peer, const Incoming& message) {
   const auto& frame = message.frame;
   if (frame.kind == kMessage && frame.tag == message.tag) return;
-  if (frame.kind != kError) {
+  if (frame.kind == kMessage) {
     throw PeerError(
         peer.coordinate,
-        "it sent a message of " + describe_mismatch(frame.tag, message.tag));
+        PeerError::Kind::Disagrees,
+        describe_mismatch(frame.tag, message.tag));
+  }
+  if (frame.kind != kError) {
+    throw PeerError(
+        peer.coordinate, PeerError::Kind::Lost, "it sent what is no message");
   }
   // The text came after the frame, its first bytes perhaps with it.
-  std::string text(
-      std::min<size_t>(static_cast<size_t>(frame.tag.bytes), kMostErrorBytes),
-      '\0');
+  std::string text(error_bytes(frame.tag.bytes), '\0');
   const size_t here = std::min(text.size(), message.moved - sizeof(Frame));
   std::memcpy(text.data(), message.into, here);
   pollfd more{peer.socket.file(), POLLIN, 0};
@@ -166,7 +173,7 @@ void SocketTransport::check_frame(Peer& peer, const Incoming& message) {
     at += static_cast<size_t>(got);
   }
   text.resize(at);
-  throw PeerError(peer.coordinate, "it has stopped with this error: " + text);
+  throw PeerError(peer.coordinate, PeerError::Kind::Failed, text);
 }
 
 std::optional<std::string> SocketTransport::read_error(Peer& peer) {
@@ -191,12 +198,12 @@ std::optional<std::string> SocketTransport::read_error(Peer& peer) {
   for (;; moved = 0) {
     const size_t head = std::min(moved, sizeof(Frame));
     if (!read(reinterpret_cast<char*>(&frame) + head, sizeof(Frame) - head) ||
-        frame.tag.bytes < 0) {
+        frame.tag.bytes < static_cast<int64_t>(moved - head)) {
       return std::nullopt;
     }
     auto left = static_cast<size_t>(frame.tag.bytes) - (moved - head);
     if (frame.kind == kError) {
-      std::string text(std::min(left, kMostErrorBytes), '\0');
+      std::string text(error_bytes(frame.tag.bytes), '\0');
       if (!read(text.data(), text.size())) return std::nullopt;
       return text;
     }
@@ -213,12 +220,12 @@ void SocketTransport::throw_lost(Peer& peer, int error) {
   if (error != 0) {
     // A send fails when the peer has gone; what it said before may lie here.
     if (const auto text = read_error(peer)) {
-      throw PeerError(
-          peer.coordinate, "it has stopped with this error: " + *text);
+      throw PeerError(peer.coordinate, PeerError::Kind::Failed, *text);
     }
   }
   throw PeerError(
       peer.coordinate,
+      PeerError::Kind::Lost,
       error == 0
           ? std::string("it has left the group, or its process has ended")
           : std::string("the connection is lost: ") + std::strerror(error));
@@ -276,7 +283,7 @@ void SocketTransport::close(const std::string& error) noexcept {
     const bool between =
         peer.outgoing.empty() || peer.outgoing.front().moved == 0;
     if (!error.empty() && between) {
-      const size_t bytes = std::min(error.size(), kMostErrorBytes);
+      const size_t bytes = error_bytes(static_cast<int64_t>(error.size()));
       Frame frame{kError, {}};
       frame.tag.bytes = static_cast<int64_t>(bytes);
       FrameParts all(

@@ -5,28 +5,33 @@
 
 #include <c10/util/ArrayRef.h>
 
-#include <chrono>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "comm/deadline.h"
 #include "comm/transport/message_tag.h"
 
 namespace tessera::detail {
 
-using Clock = std::chrono::steady_clock;
-using Deadline = Clock::time_point;
-
-// A peer is lost, or has sent what was not expected.
+// Nothing more can be received from a peer.
 class PeerError : public std::runtime_error {
  public:
-  PeerError(int64_t peer, const std::string& text)
-      : std::runtime_error(text), peer_(peer) {}
+  enum class Kind {
+    Lost,       // it has gone
+    Failed,     // it has said why it stops: the text is its own
+    Disagrees,  // it has sent what belongs to another call
+  };
+
+  PeerError(int64_t peer, Kind kind, const std::string& text)
+      : std::runtime_error(text), peer_(peer), kind_(kind) {}
   int64_t peer() const { return peer_; }
+  Kind kind() const { return kind_; }
 
  private:
   int64_t peer_;
+  Kind kind_;
 };
 
 // Peers are named by their coordinates in the group. Messages from one rank to
@@ -36,6 +41,9 @@ class PeerError : public std::runtime_error {
 // close(), a transport is of no more use.
 class Transport {
  public:
+  // How much of an error the peers are told.
+  static constexpr size_t kMostErrorBytes = 1000;
+
   virtual ~Transport() = default;
 
   // Throws if a peer has closed its side with an error since the last call.
@@ -53,7 +61,8 @@ class Transport {
   // Whether everything that was started is done.
   virtual bool idle() const = 0;
   // Moves what can be moved. If that is nothing, waits until something can be,
-  // at most until the deadline. Returns whether anything was moved.
+  // at most until the deadline. Returns whether anything was moved, be it
+  // between a peer on whom something waits and another rank.
   virtual bool progress(Deadline until) = 0;
   // The peers on whom something that was started waits.
   virtual std::vector<int64_t> awaited() const = 0;
