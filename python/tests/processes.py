@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 import traceback
 
 import torch
@@ -84,3 +85,60 @@ def run(body, use_torch: bool = True) -> None:
         raise AssertionError(f"rank {rank}:\n{text}")
     assert not hung, f"ranks {hung} did not end"
     assert all(process.exitcode == 0 for process in processes)
+
+
+def _call(body, environment, results, index, arguments):
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    begin = time.monotonic()
+    try:
+        said = body(*arguments)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+    results.put((index, said, time.monotonic() - begin))
+
+
+class Processes:
+    """Bodies in processes of their own, which end with the scope."""
+
+    def __init__(self):
+        self.started = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        for process in self.started:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+    def start(self, calls):
+        """Starts (body, arguments, variables) of each call."""
+        self.results = forkserver().SimpleQueue()
+        fresh = []
+        for index, (body, arguments, variables) in enumerate(calls):
+            environment = {**os.environ, **variables}
+            fresh.append(
+                forkserver().Process(
+                    target=_call,
+                    args=(body, environment, self.results, index, arguments),
+                )
+            )
+        for process in fresh:
+            process.start()
+        self.started += fresh
+        return fresh
+
+    def gather(self, count, limit):
+        """What `count` of them return or raise, with the seconds, by index."""
+        deadline = time.monotonic() + limit
+        said = {}
+        while len(said) < count and time.monotonic() < deadline:
+            if self.results.empty():
+                time.sleep(0.01)
+                continue
+            index, text, seconds = self.results.get()
+            said[index] = text, seconds
+        return said

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from processes import RANKS, run
+from processes import RANKS, Processes, _free_port, run
 
 import tessera as ts
 from tessera import DTensor, Partial, Replicate, Shard, _world
@@ -177,6 +177,37 @@ def body_stopped_store(rank):
     assert 2 < time.monotonic() - begin < 5, time.monotonic() - begin
     assert "[all_reduce] rank" in text, text
     os._exit(0)
+
+
+def die_while_a_child_lives(rank, port):
+    """What the other ranks raise when rank 2 has gone and left a child."""
+    with ts.World.connect(rank, RANKS, "127.0.0.1", port, timeout=15) as world:
+        mesh = ts.init_device_mesh("cpu", (RANKS,))
+        x = DTensor.from_local(torch.ones(2), mesh, [Partial()])
+        assert x.full_tensor()[0].item() == 4
+        if rank == 2:
+            if os.fork() == 0:
+                time.sleep(12)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        begin = time.monotonic()
+        return error_of(x.full_tensor), time.monotonic() - begin
+
+
+@pytest.mark.parametrize("shared_memory", ["64", "0"])
+def test_died_while_a_child_lives(shared_memory):
+    """A child that was forked before, as data loaders are, hides no death."""
+    port = _free_port()
+    variables = {"TESSERA_SHARED_MEMORY": shared_memory}
+    with Processes() as processes:
+        processes.start(
+            [(die_while_a_child_lives, (r, port), variables) for r in range(RANKS)]
+        )
+        said = processes.gather(RANKS - 1, 40)
+    assert set(said) == {0, 1, 3}
+    for (text, seconds), _ in said.values():
+        assert seconds < 4, text
+        assert "rank 2" in text and "Timed out" not in text, text
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,14 @@ namespace tessera::detail {
 // How many forks lie between the start of the program and this process.
 uint64_t fork_count();
 
+// Closes an open file in the children that are forked from now on. The peers of
+// a connection learn of the end of its process only when no child holds it.
+void hide_from_children(int file);
+// They hold it again.
+void show_to_children(int file);
+// Closes a file that is hidden; does nothing in a child that was forked since.
+void close_hidden(int file);
+
 // A value of this process, made at the first use. A forked child gets a new one
 // and leaves its parent's alone, which is never destroyed. Any thread may ask.
 template <typename T>

@@ -12,7 +12,6 @@
 
 #include "comm/transport/host.h"
 #include "comm/transport/shared_memory.h"
-#include "comm/transport/socket_connect.h"
 #include "comm/transport/sockets.h"
 
 namespace tessera::detail {
@@ -313,33 +312,6 @@ TEST(SharedMemoryTransport, AFailedGroupTakesNoRoom) {
     while (buffer->put(piece.data(), piece.size(), 1)) ++pieces;
     EXPECT_GE(pieces, 6);
   }
-}
-
-TEST(SocketConnect, FindsTheRightOneAmongTheAddresses) {
-  const Listener listener;
-  const Listener stranger;
-  Socket made;
-  std::thread other([&] {
-    // Another meeting's rank, and an address where nobody answers.
-    EXPECT_FALSE(connect_to(
-        {"127.0.0.1"},
-        listener.port(),
-        "another meeting",
-        1,
-        in(milliseconds(300))));
-    made = connect_to(
-        {"127.0.0.1", "127.0.0.9"},
-        listener.port(),
-        "meeting",
-        1,
-        in(milliseconds(10000)));
-  });
-  const auto peer = listener.accept("meeting", in(milliseconds(10000)));
-  other.join();
-  ASSERT_TRUE(peer.has_value());
-  EXPECT_EQ(peer->coordinate, 1);
-  EXPECT_TRUE(made);
-  EXPECT_FALSE(stranger.accept("meeting", in(milliseconds(10))).has_value());
 }
 
 // Not by its name: many machines have the same one.

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -14,6 +15,9 @@
 namespace tessera::detail {
 
 namespace {
+
+// Where ranks of one network reach each other, which nobody else does.
+constexpr const char* kLoopback = "127.0.0.1";
 
 // What each rank says of itself when the group meets, a line each.
 struct Introduction {
@@ -68,8 +72,6 @@ class Connecting {
   }
 
  private:
-  std::chrono::milliseconds left() const { return time_left(until_); }
-
   // The memory of the ranks on this machine, by coordinate.
   std::vector<SharedPeer> open_shared() const {
     std::vector<SharedPeer> peers(size_);
@@ -95,9 +97,10 @@ class Connecting {
     for (size_t c = 0; c < size_; ++c) {
       if (near[c].rings) opened[c] = '+';
     }
-    const auto all = tell_all(meeting_, "opened", me_, opened, left());
+    const auto all =
+        tell_all(meeting_, "opened", me_, opened, time_left(until_));
     for (size_t c = 0; c < size_; ++c) {
-      if (all[c][me_] != '+') near[c] = {};
+      if (all[c].size() != size_ || all[c][me_] != '+') near[c] = {};
     }
   }
 
@@ -118,52 +121,73 @@ class Connecting {
 
   // Of each pair the later rank connects, the earlier one listens.
   void add_sockets(Connection& made) const {
-    std::vector<size_t> far;
+    std::vector<int64_t> earlier;
+    std::vector<int64_t> later;
     for (size_t c = 0; c < size_; ++c) {
-      if (c != me_ && made.route[c] == nullptr) far.push_back(c);
+      if (c == me_ || made.route[c] != nullptr) continue;
+      (c < me_ ? earlier : later).push_back(static_cast<int64_t>(c));
     }
-    if (far.empty()) return;
-    const Listener listener;
-    publish(listener);
+    if (earlier.empty() && later.empty()) return;
+    std::optional<Listener> listener;
+    if (!later.empty()) listener = listen_for(later);
     std::vector<SocketPeer> peers;
-    size_t accepted = 0;
-    for (const size_t c : far) {
-      if (c > me_) {
-        ++accepted;
-      } else {
-        peers.push_back({static_cast<int64_t>(c), connect_to_peer(c)});
+    for (const int64_t c : earlier) peers.push_back({c, connect_to_peer(c)});
+    if (listener) {
+      for (auto& peer : listener->accept(party(), later, until_)) {
+        std::erase(later, peer.coordinate);
+        peers.push_back(std::move(peer));
       }
+      std::vector<int64_t> absent;
+      for (const int64_t c : later) absent.push_back(request_.ranks[c]);
+      TORCH_CHECK(
+          absent.empty(), name_ranks(absent), " did not connect in time");
     }
-    while (accepted-- > 0) {
-      auto peer = listener.accept(meeting_.name, until_);
-      TORCH_CHECK(peer, "not every rank connected to this one in time");
-      peers.push_back(std::move(*peer));
-    }
+    std::vector<int64_t> reached;
+    reached.reserve(peers.size());
+    for (const auto& peer : peers) reached.push_back(peer.coordinate);
     made.transports.push_back(std::make_unique<SocketTransport>(
         static_cast<int64_t>(size_), std::move(peers)));
-    for (const size_t c : far) made.route[c] = made.transports.back().get();
+    for (const int64_t c : reached) {
+      made.route[c] = made.transports.back().get();
+    }
   }
 
-  void publish(const Listener& listener) const {
-    std::string text = std::to_string(listener.port());
-    for (const auto& address : own_addresses(request_.towards)) {
-      text += " " + address;
+  SocketParty party() const { return {meeting_.name, request_.coordinate}; }
+
+  bool on_this_network(size_t c) const {
+    return others_[c].host.same_network(request_.host);
+  }
+
+  // Where only one address leads the peers here, at this one only.
+  Listener listen_for(const std::vector<int64_t>& peers) const {
+    const auto own = own_addresses(request_.towards);
+    const auto near = std::count_if(peers.begin(), peers.end(), [&](int64_t c) {
+      return on_this_network(c);
+    });
+    std::vector<std::string> used;
+    if (near > 0) used.emplace_back(kLoopback);
+    if (near < static_cast<int64_t>(peers.size())) {
+      used.insert(used.end(), own.begin(), own.end());
     }
+    Listener listener(used.size() == 1 ? used[0] : "");
+    std::string text = std::to_string(listener.port());
+    for (const auto& address : own) text += " " + address;
     meeting_.store->set(
         "address/" + std::to_string(me_),
         std::vector<uint8_t>(text.begin(), text.end()));
+    return listener;
   }
 
   Socket connect_to_peer(size_t c) const {
-    std::istringstream in(
-        hear(*meeting_.store, "address/" + std::to_string(c), left()));
+    std::istringstream in(hear(
+        *meeting_.store, "address/" + std::to_string(c), time_left(until_)));
     uint16_t port = 0;
     std::vector<std::string> addresses;
     in >> port;
     for (std::string address; in >> address;) addresses.push_back(address);
-    if (others_[c].host.same_network(request_.host)) addresses = {"127.0.0.1"};
+    if (on_this_network(c)) addresses = {kLoopback};
     auto made =
-        connect_to(addresses, port, meeting_.name, request_.coordinate, until_);
+        connect_to(addresses, port, party(), static_cast<int64_t>(c), until_);
     TORCH_CHECK(
         made,
         "rank ",

@@ -12,6 +12,8 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/fork.h"
+
 namespace tessera::detail {
 
 namespace {
@@ -50,8 +52,17 @@ struct FrameParts {
 
 }  // namespace
 
+Socket::Socket(int file) : file_(file) {
+  if (file_ >= 0) hide_from_children(file_);
+}
+
 Socket::~Socket() {
-  if (file_ >= 0) ::close(file_);
+  if (file_ >= 0) close_hidden(file_);
+}
+
+int Socket::release() {
+  if (file_ >= 0) show_to_children(file_);
+  return std::exchange(file_, -1);
 }
 
 Socket::Socket(Socket&& other) noexcept

@@ -13,17 +13,20 @@
 
 namespace tessera::detail {
 
-// A file of the system, closed at the end.
+// A socket of the system, closed at the end, and in children that are forked
+// meanwhile: a peer sees the end of a connection when nobody holds it.
 class Socket {
  public:
   Socket() = default;
-  explicit Socket(int file) : file_(file) {}
+  explicit Socket(int file);
   ~Socket();
   Socket(Socket&& other) noexcept;
   Socket& operator=(Socket&& other) noexcept;
 
   int file() const { return file_; }
   explicit operator bool() const { return file_ >= 0; }
+  // The file, for the caller to close.
+  int release();
 
  private:
   int file_ = -1;
