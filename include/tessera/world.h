@@ -28,6 +28,10 @@ struct WorldOptions {
   // on GPUs, where that cannot be seen, the timeout is for all of it.
   // milliseconds::max() is for ever.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
+  // Ranks meet only those of the same job: programs that come to the same
+  // address by chance do not mix. Empty: the id that the launcher gave the job,
+  // where from_environment finds one.
+  std::string job = {};
 };
 
 // Processes of one machine exchange messages through memory that they share, up

@@ -37,7 +37,9 @@ double seconds_of(Milliseconds timeout) {
              : std::chrono::duration<double>(timeout).count();
 }
 
-WorldOptions options_of(double timeout) { return {timeout_of(timeout)}; }
+WorldOptions options_of(double timeout, std::string job) {
+  return {timeout_of(timeout), std::move(job)};
+}
 
 // A world that is made when it is entered. Worlds belong to the process: any
 // thread may leave them, in any order.
@@ -118,8 +120,9 @@ void bind_worlds(py::module_& m) {
              int64_t size,
              const std::string& address,
              uint16_t port,
-             double timeout) {
-            const auto options = options_of(timeout);
+             double timeout,
+             std::string job) {
+            const auto options = options_of(timeout, std::move(job));
             return std::make_unique<PyWorld>(PyWorld::process(rank, size), [=] {
               return World::connect(rank, size, address, port, options);
             });
@@ -128,14 +131,16 @@ void bind_worlds(py::module_& m) {
           py::arg("size"),
           py::arg("address"),
           py::arg("port"),
-          py::arg("timeout") = 300.0)
+          py::arg("timeout") = 300.0,
+          py::arg("job") = "")
       .def_static(
           "connect",
           [](int64_t rank,
              int64_t size,
              c10::intrusive_ptr<c10d::Store> store,
-             double timeout) {
-            const auto options = options_of(timeout);
+             double timeout,
+             std::string job) {
+            const auto options = options_of(timeout, std::move(job));
             return std::make_unique<PyWorld>(
                 PyWorld::process(rank, size),
                 [=, store = std::move(store)]() mutable {
@@ -147,17 +152,19 @@ void bind_worlds(py::module_& m) {
           py::arg("rank"),
           py::arg("size"),
           py::arg("store"),
-          py::arg("timeout") = 300.0)
+          py::arg("timeout") = 300.0,
+          py::arg("job") = "")
       .def_static(
           "from_environment",
-          [](int64_t otherwise_simulate, double timeout) {
-            const auto options = options_of(timeout);
+          [](int64_t otherwise_simulate, double timeout, std::string job) {
+            const auto options = options_of(timeout, std::move(job));
             return std::make_unique<PyWorld>("from the environment", [=] {
               return World::from_environment(otherwise_simulate, options);
             });
           },
           py::arg("otherwise_simulate") = 1,
-          py::arg("timeout") = 300.0)
+          py::arg("timeout") = 300.0,
+          py::arg("job") = "")
       .def(
           "enter",
           [](py::object self) {

@@ -80,16 +80,25 @@ class World:
     @overload
     @staticmethod
     def connect(
-        rank: int, size: int, address: str, port: int, timeout: float = 300.0
+        rank: int,
+        size: int,
+        address: str,
+        port: int,
+        timeout: float = 300.0,
+        job: str = "",
     ) -> World: ...
     @overload
     @staticmethod
     def connect(
-        rank: int, size: int, store: torch.distributed.Store, timeout: float = 300.0
+        rank: int,
+        size: int,
+        store: torch.distributed.Store,
+        timeout: float = 300.0,
+        job: str = "",
     ) -> World: ...
     @staticmethod
     def from_environment(
-        otherwise_simulate: int = 1, timeout: float = 300.0
+        otherwise_simulate: int = 1, timeout: float = 300.0, job: str = ""
     ) -> World: ...
     def enter(self) -> World: ...
     def leave(self) -> None: ...

@@ -109,12 +109,14 @@ StatePtr make_processes(
 StatePtr make_processes(
     Launch launch, const WorldOptions& options, const char* caller) {
   check_processes(options, caller);
+  if (!options.job.empty()) launch.job = options.job;
   auto store = meet_at_address(launch, options.timeout, caller);
   return make_processes(std::move(launch), std::move(store), options.timeout);
 }
 
 StatePtr make_processes(
     Launch launch, const StorePtr& store, const WorldOptions& options) {
+  launch.job = options.job;
   auto own = meet_in_store(launch, store, options.timeout);
   return make_processes(std::move(launch), std::move(own), options.timeout);
 }

@@ -19,7 +19,7 @@ std::optional<Launch> read(const Environment& environment) {
         if (found == environment.end()) return std::nullopt;
         return found->second;
       },
-      /*parent=*/4711);
+      /*parent=*/"process 4711");
 }
 
 struct Case {
@@ -192,6 +192,61 @@ TEST(Environment, RanksOfAJobAgreeOnThePort) {
     return read({{"PMI_RANK", rank}, {"PMI_SIZE", "2"}})->port;
   };
   EXPECT_EQ(mpich("0"), mpich("1"));
+}
+
+// What tells a job's ranks from those of others.
+TEST(Environment, TheJob) {
+  const std::map<std::string, std::string> slurm{
+      {"SLURM_PROCID", "0"},
+      {"SLURM_NTASKS", "3"},
+      {"SLURM_NODELIST", "a"},
+      {"SLURM_STEP_ID", "0"}};
+  const auto with = [&](Environment more) {
+    more.insert(slurm.begin(), slurm.end());
+    return *read(more);
+  };
+  const auto first = with({{"SLURM_JOB_ID", "1000"}});
+  const auto second = with({{"SLURM_JOB_ID", "5501"}});
+  EXPECT_EQ(first.job, "1000.0");
+  EXPECT_EQ(second.job, "5501.0");
+  // Their ports are made of their ids, and the first ones happen to be equal.
+  EXPECT_EQ(first.port, second.port);
+  EXPECT_EQ(first.other_ports.size(), 7U);
+  EXPECT_NE(first.other_ports, second.other_ports);
+  for (const auto port : first.other_ports) {
+    EXPECT_GE(port, 20000);
+    EXPECT_LT(port, 32000);
+  }
+  EXPECT_NE(
+      with({{"SLURM_JOB_ID", "1000"}, {"SLURM_CLUSTER_NAME", "b"}}).job,
+      first.job);
+  // Where the port is given there is no choice.
+  const auto given = with({{"SLURM_JOB_ID", "1000"}, {"MASTER_PORT", "4000"}});
+  EXPECT_EQ(given.job, "1000.0");
+  EXPECT_TRUE(given.other_ports.empty());
+  // The parent process tells jobs apart where it makes the port: ranks on
+  // several machines have several.
+  EXPECT_EQ(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}})->job, "process 4711");
+  EXPECT_EQ(
+      read({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MASTER_PORT", "4000"}})
+          ->job,
+      "");
+  EXPECT_EQ(
+      read({{"OMPI_COMM_WORLD_RANK", "0"},
+            {"OMPI_COMM_WORLD_SIZE", "2"},
+            {"PMIX_NAMESPACE", "prterun-box-1@1"},
+            {"MASTER_PORT", "4000"}})
+          ->job,
+      "prterun-box-1@1");
+  const Environment torchrun{
+      {"RANK", "0"},
+      {"WORLD_SIZE", "2"},
+      {"MASTER_ADDR", "a"},
+      {"MASTER_PORT", "4000"}};
+  EXPECT_EQ(read(torchrun)->job, "");
+  auto named = torchrun;
+  named["TORCHELASTIC_RUN_ID"] = "run";
+  EXPECT_EQ(read(named)->job, "run");
 }
 
 TEST(Environment, Refusals) {

@@ -116,6 +116,38 @@ TEST(Rendezvous, ASecondAttemptConverges) {
   }
 }
 
+// Two programs at one address, or a rank given twice: one of them is in the
+// meeting, the other is told.
+TEST(Rendezvous, TwoProcessesAsOneRank) {
+  const auto where = store();
+  const std::vector<int64_t> names{10, 11};
+  std::vector<std::string> said(2);
+  std::vector<std::thread> twins;
+  for (size_t i = 0; i < 2; ++i) {
+    twins.emplace_back([&, i] {
+      try {
+        const auto meeting = meet(
+            where, names, 1, "twin " + std::to_string(i), milliseconds(3000));
+        said[i] = meeting.missing.empty() ? meeting.texts[1] : "nobody came";
+      } catch (const c10::Error& error) {
+        said[i] = error.what_without_backtrace();
+      }
+    });
+  }
+  // Both have come when the first rank does.
+  std::this_thread::sleep_for(milliseconds(300));
+  const auto meeting = meet(where, names, 0, "", kLong);
+  for (auto& twin : twins) twin.join();
+  ASSERT_TRUE(meeting.missing.empty());
+  for (size_t i = 0; i < 2; ++i) {
+    const bool in = meeting.texts[1] == "twin " + std::to_string(i);
+    // Whoever has not even been answered finds that nobody comes.
+    const bool told = said[i] == "another process has come as rank 11" ||
+                      said[i] == "nobody came";
+    EXPECT_TRUE(in ? said[i] == meeting.texts[1] : told) << said[i];
+  }
+}
+
 TEST(Rendezvous, TextsInAMeeting) {
   const auto where = store();
   std::vector<std::vector<std::string>> told(2);

@@ -6,7 +6,10 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "comm/deadline.h"
+#include <thread>
+
+#include "comm/process/job_store.h"
+#include "comm/transport/socket_connect.h"
 #include "tests/comm/free_port.h"
 #include "tests/comm/shards.h"
 
@@ -175,6 +178,59 @@ c10::intrusive_ptr<c10d::Store> served_store() {
   options.waitWorkers = false;
   options.timeout = std::chrono::seconds(77);
   return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+// As one whose server has stopped.
+class StoreThatHangs : public c10d::HashStore {
+ public:
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    return c10d::HashStore::clone();
+  }
+};
+
+// Something listens there and says nothing.
+TEST(WorldOfProcesses, ASilentStoreIsGivenUp) {
+  const detail::Listener silent("127.0.0.1");
+  for (const bool given : {false, true}) {
+    SCOPED_TRACE(given);
+    const auto begin = std::chrono::steady_clock::now();
+    c10::intrusive_ptr<c10d::Store> store;
+    if (given) store = c10::make_intrusive<StoreThatHangs>();
+    EXPECT_THAT(
+        text_of<c10::Error>([&] {
+          const WorldOptions options{milliseconds(300)};
+          given ? World::connect(1, 2, store, options)
+                : World::connect(1, 2, "127.0.0.1", silent.port(), options);
+        }),
+        AllOf(
+            StartsWith("[World::connect] rank 1 of 2 could not meet"),
+            HasSubstr("does not answer"),
+            HasSubstr("Check that")));
+    EXPECT_LT(
+        std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  }
+}
+
+// The port is that of another job, whose ranks are turned away from ours.
+TEST(WorldOfProcesses, NobodyJoinsAnotherJob) {
+  const uint16_t port = free_port();
+  WorldOptions options{milliseconds(2000), "job 1000"};
+  const World world = World::connect(0, 1, "127.0.0.1", port, options);
+  detail::Launch other;
+  other.rank = 1;
+  other.size = 3;
+  other.address = "127.0.0.1";
+  other.port = port;
+  other.job = "job 5501";
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(
+      text_of<c10::Error>([&] {
+        detail::open_job_store(other, detail::from_now(milliseconds(300)));
+      }),
+      HasSubstr("the store there is that of another job ('job 1000', not "
+                "'job 5501')"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
 TEST(WorldOfProcesses, MeetInAStoreThatIsThereAlready) {

@@ -1,11 +1,15 @@
 #include "comm/process/environment.h"
 
 #include <c10/util/Exception.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <charconv>
 #include <cstdlib>
+#include <fstream>
 #include <initializer_list>
+#include <iterator>
+#include <sstream>
 
 namespace tessera::detail {
 
@@ -83,11 +87,25 @@ Launch read_rank(const GetEnv& get, const char* rank, const char* size) {
   return launch;
 }
 
-void read_port(const GetEnv& get, Launch& launch, const std::string& job) {
-  const auto port = first_of(get, {"MASTER_PORT"});
-  launch.port =
-      port ? static_cast<uint16_t>(number("MASTER_PORT", *port, UINT16_MAX))
-           : port_of(job);
+// `job` is what the launcher says of it; `parent` stands in for that where the
+// port is made of it.
+void read_port(
+    const GetEnv& get,
+    Launch& launch,
+    const std::optional<std::string>& job,
+    const std::string& parent) {
+  constexpr int kOtherPorts = 7;
+  launch.job = job.value_or("");
+  if (const auto port = first_of(get, {"MASTER_PORT"})) {
+    launch.port =
+        static_cast<uint16_t>(number("MASTER_PORT", *port, UINT16_MAX));
+    return;
+  }
+  launch.job = job.value_or(parent);
+  launch.port = port_of(launch.job);
+  for (int i = 1; i <= kOtherPorts; ++i) {
+    launch.other_ports.push_back(port_of(launch.job + " " + std::to_string(i)));
+  }
 }
 
 Launch read_torchrun(const GetEnv& get) {
@@ -103,6 +121,7 @@ Launch read_torchrun(const GetEnv& get) {
       required_number(get, "MASTER_PORT", "MASTER_ADDR", UINT16_MAX));
   launch.served_by_launcher =
       get("TORCHELASTIC_USE_AGENT_STORE") == std::string("True");
+  launch.job = get("TORCHELASTIC_RUN_ID").value_or("");
   return launch;
 }
 
@@ -112,7 +131,7 @@ Launch read_mpi(
     const char* size,
     const char* local_size,
     std::initializer_list<const char*> jobs,
-    int64_t parent) {
+    const std::string& parent) {
   Launch launch = read_rank(get, rank, size);
   const auto address = first_of(get, {"MASTER_ADDR"});
   if (address) {
@@ -132,11 +151,11 @@ Launch read_mpi(
         "rank 0, to all of them (mpirun -x MASTER_ADDR=...)");
     launch.address = "127.0.0.1";
   }
-  read_port(get, launch, first_of(get, jobs).value_or(std::to_string(parent)));
+  read_port(get, launch, first_of(get, jobs), parent);
   return launch;
 }
 
-Launch read_slurm(const GetEnv& get, int64_t parent) {
+Launch read_slurm(const GetEnv& get, const std::string& parent) {
   const char* size =
       get("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   Launch launch = read_rank(get, "SLURM_PROCID", size);
@@ -149,13 +168,30 @@ Launch read_slurm(const GetEnv& get, int64_t parent) {
       "SLURM_PROCID is set but neither SLURM_STEP_NODELIST nor SLURM_NODELIST; "
       "start the program with srun, or set MASTER_ADDR");
   launch.address = address ? *address : first_slurm_host(*nodes);
-  const auto job = first_of(get, {"SLURM_JOB_ID", "SLURM_JOBID"});
-  const auto step = first_of(get, {"SLURM_STEP_ID", "SLURM_STEPID"});
-  read_port(
-      get,
-      launch,
-      job ? *job + "." + step.value_or("") : std::to_string(parent));
+  auto job = first_of(get, {"SLURM_JOB_ID", "SLURM_JOBID"});
+  if (job) {
+    *job += "." + first_of(get, {"SLURM_STEP_ID", "SLURM_STEPID"}).value_or("");
+    if (const auto cluster = get("SLURM_CLUSTER_NAME")) *job += "@" + *cluster;
+  }
+  read_port(get, launch, job, parent);
   return launch;
+}
+
+// The process that has started this one: its number, and, as numbers are used
+// again, when it started and among which processes it has that number.
+std::string parent_process() {
+  const auto number = std::to_string(getppid());
+  std::ifstream stat("/proc/" + number + "/stat");
+  std::string text{std::istreambuf_iterator<char>(stat), {}};
+  // The name of the program, in parentheses, may hold anything.
+  std::istringstream rest(text.substr(text.rfind(')') + 1));
+  std::string field;
+  // The 22nd field; the first after the name is the third.
+  for (int i = 3; i <= 22; ++i) rest >> field;
+  struct stat space {};
+  const bool known = ::stat("/proc/self/ns/pid", &space) == 0;
+  return "process " + number + " " + field + " " +
+         (known ? std::to_string(space.st_ino) : "");
 }
 
 }  // namespace
@@ -180,7 +216,8 @@ std::string first_slurm_host(const std::string& nodes) {
   return host;
 }
 
-std::optional<Launch> read_environment(const GetEnv& get, int64_t parent) {
+std::optional<Launch> read_environment(
+    const GetEnv& get, const std::string& parent) {
   if (get("RANK") || get("WORLD_SIZE")) return read_torchrun(get);
   if (get("OMPI_COMM_WORLD_RANK")) {
     return read_mpi(
@@ -214,7 +251,7 @@ std::optional<Launch> read_environment() {
         if (value == nullptr) return std::nullopt;
         return value;
       },
-      getppid());
+      parent_process());
 }
 
 }  // namespace tessera::detail

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera::detail {
 
@@ -14,6 +15,12 @@ struct Launch {
   // Where the ranks meet.
   std::string address;
   uint16_t port = 0;
+  // Where they meet instead if another program has that port, in this order;
+  // empty where the port was given.
+  std::vector<uint16_t> other_ports;
+  // The same for all ranks and unlike that of other jobs, whose ranks may come
+  // to the same place; empty where nothing tells it.
+  std::string job;
   // The launcher itself serves the store there (torchrun's agent does), so that
   // rank 0 must not.
   bool served_by_launcher = false;
@@ -32,11 +39,13 @@ using GetEnv =
 // MASTER_PORT are taken where they are set. Otherwise Slurm's ranks meet at the
 // first host of the step, those of mpirun on this machine (more than one
 // machine is an error that asks for MASTER_ADDR), on a port made of the job's
-// id, or of `parent` (the id of the parent process) where the job has none.
+// id, or of `parent` (which identifies the parent process) where the job has
+// none. Such a port may be another program's: there are some to choose from.
 //
 // Throws c10::ValueError on a value that is no number or out of range, and on a
 // variable that is missing beside others. Pure: reads nothing but `get`.
-std::optional<Launch> read_environment(const GetEnv& get, int64_t parent);
+std::optional<Launch> read_environment(
+    const GetEnv& get, const std::string& parent);
 
 // As above, from the environment of this process.
 std::optional<Launch> read_environment();

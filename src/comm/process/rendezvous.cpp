@@ -65,7 +65,8 @@ std::vector<std::string> split(const std::string& all) {
   std::vector<std::string> texts;
   std::istringstream in(all);
   size_t length = 0;
-  while (in >> length) {
+  // Whoever writes to the store may have written anything.
+  while (in >> length && length < all.size()) {
     in.get();
     std::string text(length, '\0');
     in.read(text.data(), static_cast<std::streamsize>(length));
@@ -141,8 +142,13 @@ Meeting lead(
     if (!here[i]) meeting.missing.push_back(ranks[i]);
   }
   if (!meeting.missing.empty()) return meeting;
-  for (const auto& hello : hellos) meeting.texts.push_back(hello.text);
-  put(store, begin_key(meeting.name), joined(meeting.texts));
+  std::vector<std::string> accepted;
+  for (const auto& hello : hellos) {
+    accepted.push_back(hello.attempt);
+    accepted.push_back(hello.text);
+    meeting.texts.push_back(hello.text);
+  }
+  put(store, begin_key(meeting.name), joined(accepted));
   // Answers stay: a rank may be about to read its own.
   for (size_t i = 0; i < ranks.size(); ++i) {
     store.deleteKey(hello_key(i));
@@ -169,7 +175,19 @@ Meeting follow(
         meeting.name.empty() ? answer_key(attempt) : begin_key(meeting.name);
     const bool came = wait_for(store, {key}, std::min(time_left(until), kLook));
     if (came && !meeting.name.empty()) {
-      meeting.texts = split(get(store, key));
+      const auto accepted = split(get(store, key));
+      TORCH_CHECK(
+          accepted.size() == 2 * ranks.size(),
+          "what rank ",
+          ranks[0],
+          " says of the meeting cannot be read");
+      TORCH_CHECK(
+          accepted[2 * me] == attempt,
+          "another process has come as rank ",
+          ranks[me]);
+      for (size_t i = 1; i < accepted.size(); i += 2) {
+        meeting.texts.push_back(accepted[i]);
+      }
       return meeting;
     }
     if (!came) say_hello();

@@ -26,7 +26,8 @@ struct Meeting {
 // `text`. The first of them names the meeting and asks each of the others to
 // confirm, so that what earlier meetings have left in the store (one that
 // failed, one of an earlier program) is not taken for an answer: ranks that try
-// again find each other. Throws what the store throws if it is lost.
+// again find each other. Throws what the store throws if it is lost, and
+// c10::Error if another process has come in this one's place.
 Meeting meet(
     const c10::intrusive_ptr<c10d::Store>& store,
     const std::vector<int64_t>& ranks,

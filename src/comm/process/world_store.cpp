@@ -4,7 +4,6 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <map>
 #include <mutex>
 #include <numeric>
 #include <string>
@@ -13,6 +12,7 @@
 #include "comm/errors.h"
 #include "comm/fork.h"
 #include "comm/process/bounded.h"
+#include "comm/process/job_store.h"
 #include "comm/process/rendezvous.h"
 
 namespace tessera::detail {
@@ -22,35 +22,19 @@ namespace {
 using std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-struct Stores {
-  // Worlds are made one at a time.
-  std::mutex mutex;
-  // Served from here, for as long as the process lives: a rank that comes early
-  // for the next world at this address must not find the last one's store.
-  std::map<std::string, StorePtr> served;
-};
-
-Stores& stores() {
-  static PerProcess<Stores> all;
-  return all.get();
+// Worlds are made one at a time.
+std::mutex& one_at_a_time() {
+  static PerProcess<std::mutex> mutex;
+  return mutex.get();
 }
 
-StorePtr open_store(const Launch& launch, milliseconds timeout) {
-  c10d::TCPStoreOptions options;
-  options.port = launch.port;
-  options.isServer = launch.rank == 0 && !launch.served_by_launcher;
-  options.waitWorkers = false;
-  options.timeout = c10d_timeout(timeout);
-  options.multiTenant = true;
-  return c10::make_intrusive<c10d::TCPStore>(launch.address, options);
-}
-
+// Where the ranks of a world of this size and job meet.
 Meeting meet_world(
     const Launch& launch, const StorePtr& base, milliseconds timeout) {
   const auto size = launch.size;
   const auto rank = static_cast<size_t>(launch.rank);
   const StorePtr store = c10::make_intrusive<c10d::PrefixStore>(
-      "tessera/" + std::to_string(size), base);
+      "tessera/" + std::to_string(size) + "/" + launch.job, base);
   return within<Meeting>(until_given_up(timeout), [=] {
     std::vector<int64_t> all(size);
     std::iota(all.begin(), all.end(), 0);
@@ -73,15 +57,17 @@ std::string describe(const Launch& launch, const char* caller) {
 
 StorePtr meet_at_address(
     const Launch& launch, milliseconds timeout, const char* caller) {
-  auto& all = stores();
-  const std::lock_guard lock(all.mutex);
-  const auto where = launch.address + ":" + std::to_string(launch.port);
+  const std::lock_guard lock(one_at_a_time());
+  auto where = launch.address + ":" + std::to_string(launch.port);
+  if (!launch.other_ports.empty()) {
+    where += c10::str(" (or ports ", launch.other_ports, ")");
+  }
+  const auto until = from_now(timeout);
   Meeting meeting;
   try {
-    const StorePtr base = open_store(launch, timeout);
-    if (launch.rank == 0 && !launch.served_by_launcher)
-      all.served[where] = base;
-    meeting = meet_world(launch, base, timeout);
+    const StorePtr base = open_job_store(launch, until);
+    base->setTimeout(c10d_timeout(timeout));
+    meeting = meet_world(launch, base, time_left(until));
   } catch (const std::exception& error) {
     TORCH_CHECK(
         false,
@@ -114,12 +100,13 @@ StorePtr meet_at_address(
 StorePtr meet_in_store(
     Launch& launch, const StorePtr& given, milliseconds timeout) {
   constexpr const char* kCaller = "World::connect";
-  auto& all = stores();
-  const std::lock_guard lock(all.mutex);
+  const std::lock_guard lock(one_at_a_time());
+  const auto until = from_now(timeout);
   Meeting meeting;
   try {
     // A connection of our own: who waits in a store blocks its other users.
-    const StorePtr base = given->clone();
+    const auto base = within<StorePtr>(
+        until_given_up(timeout), [given] { return given->clone(); });
     base->setTimeout(c10d_timeout(timeout));
     auto* under = base.get();
     if (auto* prefix = dynamic_cast<c10d::PrefixStore*>(under)) {
@@ -128,7 +115,7 @@ StorePtr meet_in_store(
     if (const auto* served = dynamic_cast<const c10d::TCPStore*>(under)) {
       launch.address = served->getHost();
     }
-    meeting = meet_world(launch, base, timeout);
+    meeting = meet_world(launch, base, time_left(until));
   } catch (const std::exception& error) {
     TORCH_CHECK(
         false,
