@@ -5,12 +5,14 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -43,5 +45,15 @@ inline bool records(at::TensorList tensors) {
 
 // Makes `outputs` the results of `node`, whose gradients go to `inputs`.
 void record(const NodePtr& node, at::TensorList inputs, at::TensorList outputs);
+
+// Makes `gradient` the result of a node without a derivative: what follows from
+// it goes on, but differentiating it again throws c10::NotImplementedError with
+// this text. `inputs` are the edges of what it was worked out of; without a
+// valid one it is left alone, unless `on_another_rank` has one.
+void refuse_second_derivative(
+    const at::Tensor& gradient,
+    torch::autograd::edge_list inputs,
+    std::string text,
+    bool on_another_rank = false);
 
 }  // namespace tessera::detail

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
-#include "dispatch/grad_layout.h"
+#include "dispatch/boundary_node.h"
 #include "embedding/bag_max.h"
 #include "embedding/embedding.h"
 #include "tessera/shard_math.h"
@@ -229,9 +229,14 @@ struct BagOp : Bag {
   static Gradients backward(SavedContext* ctx, const Gradients& grads) {
     const auto& args = kept<Args>(ctx);
     const auto saved = ctx->get_saved_variables();
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        !records(grads[0]),
-        "[embedding_bag] the gradient of bags cannot be differentiated again");
+    const auto only_once = [&](const at::Tensor& gradient,
+                               const at::Tensor& factor) {
+      refuse_second_derivative(
+          gradient,
+          torch::autograd::collect_next_edges(grads[0], factor),
+          "[embedding_bag] the gradient of bags cannot be differentiated "
+          "again");
+    };
     const bool weighted = saved[2].defined();
     Gradients result(weighted ? 2 : 1);
     if (ctx->needs_input_grad(0)) {
@@ -242,10 +247,12 @@ struct BagOp : Bag {
                                               : std::nullopt,
            args.options,
            args.local});
+      only_once(result[0], saved[2]);
     }
     if (saved[4].defined()) {
       result[1] = call_op<BagWeightsBackward>(
           {{grads[0], saved[0], saved[1], saved[4]}, args.options, args.local});
+      only_once(result[1], saved[4]);
     }
     return result;
   }

@@ -68,10 +68,6 @@ struct LookupBackward {
   static OpInputs inputs(const Args& args) { return {args.grad}; }
 
   static void save(SavedContext* ctx, const Args& args, const at::Tensor&) {
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        !args.options.sparse && !args.options.scale_grad_by_freq,
-        "[embedding] a gradient that is sparse or scaled by frequency cannot "
-        "be differentiated again");
     ctx->save_for_backward({args.indices});
     keep(ctx, Args{{}, {}, {}, args.options, args.rows});
   }
@@ -79,6 +75,10 @@ struct LookupBackward {
   static Gradients backward(SavedContext* ctx, const Gradients& grads) {
     const auto indices = ctx->get_saved_variables()[0];
     const auto& args = kept<Args>(ctx);
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !args.options.sparse && !args.options.scale_grad_by_freq,
+        "[embedding] a gradient that is sparse or scaled by frequency cannot "
+        "be differentiated again");
     auto grad = call_op<Lookup>({grads[0], indices, args.options, args.rows});
     // The padding row took nothing from the gradient.
     if (args.options.padding_idx >= 0) {

@@ -11,6 +11,7 @@
 
 #include "comm/comm_event.h"
 #include "core/hash.h"
+#include "dispatch/boundary_node.h"
 #include "dispatch/grad_layout.h"
 #include "dispatch/own_op.h"
 #include "dispatch/run_by_rule.h"
@@ -72,13 +73,7 @@ class LookupNode : public torch::autograd::Function<LookupNode> {
     const LookupQuery& query = lookup.query();
     Shards local;
     for (const auto& grad : grads) {
-      TORCH_CHECK_NOT_IMPLEMENTED(
-          !records(grad),
-          "[",
-          query.caller->name,
-          "] the backward of an exchange cannot be differentiated again: ",
-          spell(query.caller->instead));
-      local.push_back(grad.contiguous());
+      local.push_back(grad.detach().contiguous());
     }
     const CommCauseGuard cause(query.caller->backward_cause, lookup.gradient());
     const bool table_needs_grad = ctx->needs_input_grad(0);
@@ -107,8 +102,42 @@ class LookupNode : public torch::autograd::Function<LookupNode> {
                 : std::move(result.per_sample_weights[i]));
       }
     }
+    refuse_second_derivatives(lookup, grads, all);
     all.emplace_back();
     return all;
+  }
+
+ private:
+  // The gradients follow from `grads`, the table's also from all ranks'
+  // per_sample_weights, and theirs from the table.
+  static void refuse_second_derivatives(
+      const TableLookup& lookup,
+      const variable_list& grads,
+      const variable_list& gradients) {
+    if (!at::GradMode::is_enabled()) {
+      return;
+    }
+    const auto& caller = *lookup.query().caller;
+    const auto text = c10::str(
+        "[",
+        caller.name,
+        "] the backward of an exchange cannot be differentiated again: ",
+        spell(caller.instead));
+    // Those of the table and of the per_sample_weights.
+    const auto given = torch::autograd::get_current_node()->next_edges();
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      auto inputs = torch::autograd::collect_next_edges(at::TensorList(grads));
+      const auto weights = given.begin() + 1;
+      inputs.insert(
+          inputs.end(),
+          i == 0 ? weights : given.begin(),
+          i == 0 ? given.end() : weights);
+      refuse_second_derivative(
+          gradients[i],
+          std::move(inputs),
+          text,
+          /*on_another_rank=*/i == 0 && lookup.weights_need_grad());
+    }
   }
 };
 
