@@ -21,8 +21,9 @@ namespace tessera {
 TESSERA_API bool is_dtensor(const at::Tensor& tensor);
 
 struct FromLocalOptions {
-  // Compare the shapes of the shards across ranks, and broadcast replicas from
-  // the first rank of each replicated mesh dimension. Communicates.
+  // Compare the shapes of the shards across ranks, and whether they require
+  // grad, and broadcast replicas from the first rank of each replicated mesh
+  // dimension. Communicates.
   bool run_check = false;
   // The global shape and strides of a tensor whose shards are torch.chunk's.
   // Without them every rank is taken to hold a shard of the same shape.
@@ -42,11 +43,12 @@ class TESSERA_API DTensor : public at::Tensor {
   explicit DTensor(at::Tensor tensor);
 
   // Makes a distributed tensor from this rank's shard, `local`. Without
-  // placements it is replicated. Differentiable. In a simulated world every
-  // rank holds `local`, all but the first as a copy. Does not communicate
-  // unless options.run_check or options.uneven. Throws c10::ValueError where
-  // shard, placements and shape do not fit together. Processes whose shards
-  // differ in size, without options that say so, learn of it with an error in
+  // placements it is replicated. Differentiable: every rank's own tensor gets
+  // its gradient, replicas too. In a simulated world every rank holds `local`,
+  // all but the first as a copy. Does not communicate unless options.run_check
+  // or options.uneven. Throws c10::ValueError where shard, placements and shape
+  // do not fit together. Processes whose shards, or terms of a reduction,
+  // differ in shape without options that say so learn of it with an error in
   // the next collective of this thread on the mesh.
   static DTensor from_local(
       const at::Tensor& local,
@@ -67,8 +69,11 @@ class TESSERA_API DTensor : public at::Tensor {
 
   // This rank's shard. Differentiable: the gradient has `grad_placements`; by
   // default those of the tensor, with Replicate instead of Partial. Does not
-  // communicate. A rank that is not in the mesh gets an empty tensor. Throws
-  // c10::Error in a simulated world of several ranks: use shard or shards.
+  // communicate. A rank that is not in the mesh gets an empty tensor. The shard
+  // of a parameter is not a parameter: its gradient is the tensor's. Throws
+  // c10::ValueError if `grad_placements` would give a rank's gradient another
+  // shape than its shard has, and c10::Error in a simulated world of several
+  // ranks: use shard or shards.
   at::Tensor to_local() const;
   at::Tensor to_local(std::optional<Placements> grad_placements) const;
   // The shards that live in this process, in the order of
@@ -79,8 +84,10 @@ class TESSERA_API DTensor : public at::Tensor {
   // live in this process.
   at::Tensor shard(int64_t rank) const;
 
-  // The whole value, as a plain tensor. Differentiable. Communicates unless the
-  // tensor is replicated. A rank that is not in the mesh gets an empty tensor.
+  // The whole value, as a plain tensor. Differentiable: the gradient has
+  // `grad_placements`, by default Replicate; each rank's is whole, so that
+  // c10::ValueError is thrown for a Shard. Communicates unless the tensor is
+  // replicated. A rank that is not in the mesh gets an empty tensor.
   at::Tensor full_tensor(
       std::optional<Placements> grad_placements = std::nullopt) const;
 
@@ -107,6 +114,11 @@ class TESSERA_API DTensor : public at::Tensor {
 
 // Prints the layout and the shards that live in this process.
 TESSERA_API std::ostream& operator<<(std::ostream& out, const DTensor& tensor);
+
+// Makes the gradient of a distributed leaf reach the leaf's hooks in the layout
+// of the leaf. Ops do so where a leaf is first used; to be called by who clears
+// the hooks of a leaf that is in use. Does nothing for other tensors.
+TESSERA_API void keep_grad_layout(const at::Tensor& leaf);
 
 // While one is alive, plain tensors among distributed arguments are taken as
 // replicated in this thread.

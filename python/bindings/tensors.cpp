@@ -252,6 +252,7 @@ void bind_tensors(py::module_& m) {
       },
       "The layout: mesh, placements, shape, strides and dtype.");
   m.def("layout_text", &layout_text, py::arg("tensor"));
+  m.def("keep_grad_layout", &keep_grad_layout, py::arg("leaf"));
 }
 
 }  // namespace tessera::python

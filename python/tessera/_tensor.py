@@ -80,6 +80,16 @@ def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     )
 
 
+_torch_register_hook = torch.Tensor.register_hook
+
+
+def _register_hook(tensor: torch.Tensor, hook: Any) -> Any:
+    # The first hook clears what C++ has put on the leaf.
+    handle = _torch_register_hook(tensor, hook)
+    _C.keep_grad_layout(tensor)
+    return handle
+
+
 def _extend(name: str, for_distributed: Any, leaves_only: bool = False) -> None:
     """Gives a method of torch.Tensor another body for distributed tensors."""
     plain = getattr(torch.Tensor, name)
@@ -124,6 +134,7 @@ def _install() -> None:
     # torch refuses to copy what is no leaf, whatever it is.
     _extend("__deepcopy__", _deepcopy, leaves_only=True)
     _extend("new", _new)
+    _extend("register_hook", _register_hook, leaves_only=True)
     _extend("tolist", lambda self: self.full_tensor().tolist())
     _extend("_reduce_ex_internal", lambda self, proto: reduce_dtensor(self))
 

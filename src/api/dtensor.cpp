@@ -8,6 +8,7 @@
 
 #include "api/from_local.h"
 #include "dispatch/autograd.h"
+#include "dispatch/grad_layout.h"
 #include "dispatch/plain_args.h"
 #include "dispatch/tensor.h"
 
@@ -17,14 +18,40 @@ using detail::distributed_meta;
 
 namespace {
 
+// The layout of the gradient of what `caller` hands out, which is `tensor` with
+// the placements `handed_out`: each rank's shard of the gradient has the shape
+// of what that rank gets.
 Placements grad_layout(
     const DTensor& tensor,
-    std::optional<Placements> requested,
+    PlacementsRef handed_out,
+    const std::optional<Placements>& requested,
     const char* caller) {
-  const Placements layout =
-      requested.has_value() ? *std::move(requested)
-                            : detail::grad_placements_of(tensor.placements());
-  return normalize_placements(layout, tensor.mesh(), tensor.dim(), caller);
+  if (!requested.has_value()) {
+    return detail::grad_placements_of(handed_out);
+  }
+  const auto& mesh = tensor.mesh();
+  auto layout = normalize_placements(*requested, mesh, tensor.dim(), caller);
+  for (int64_t position = 0; position < mesh.size(); ++position) {
+    const auto given = local_shape(tensor.sizes(), mesh, handed_out, position);
+    const auto wanted = local_shape(tensor.sizes(), mesh, layout, position);
+    TORCH_CHECK_VALUE(
+        given == wanted,
+        "[",
+        caller,
+        "] expected grad_placements that shard the gradient as ",
+        to_string(handed_out),
+        " shards its tensor, but got ",
+        to_string(layout),
+        ": rank ",
+        mesh.all_ranks()[position],
+        " is given a tensor of shape ",
+        SizesRef(given),
+        ", and its gradient would have the shape ",
+        SizesRef(wanted),
+        ". Where the tensor is not sharded, give Replicate if all ranks have "
+        "the same gradient, and Partial if the gradient is the sum of theirs");
+  }
+  return layout;
 }
 
 at::Tensor empty_like_shard(const DTensor& tensor) {
@@ -68,7 +95,7 @@ PlacementsRef DTensor::placements() const { return spec()->placements; }
 std::vector<at::Tensor> DTensor::shards(
     std::optional<Placements> grad_placements) const {
   return detail::to_shards(
-      *this, grad_layout(*this, std::move(grad_placements), "shards"));
+      *this, grad_layout(*this, placements(), grad_placements, "shards"));
 }
 
 at::Tensor DTensor::to_local() const {
@@ -93,7 +120,7 @@ at::Tensor DTensor::to_local(std::optional<Placements> grad_placements) const {
       " ranks live in this process (the world is simulated): use shard(rank) "
       "or shards()");
   return detail::to_shards(
-      *this, grad_layout(*this, std::move(grad_placements), "to_local"))[0];
+      *this, grad_layout(*this, placements(), grad_placements, "to_local"))[0];
 }
 
 at::Tensor DTensor::shard(int64_t rank) const {
@@ -113,14 +140,15 @@ at::Tensor DTensor::shard(int64_t rank) const {
 at::Tensor DTensor::full_tensor(
     std::optional<Placements> grad_placements) const {
   const Placements replicated(mesh().ndim(), Replicate());
+  const auto grad =
+      grad_layout(*this, replicated, grad_placements, "full_tensor");
   const auto whole = redistribute(replicated);
   if (distributed_meta(whole).shard_count() == 0) {
     return empty_like_shard(*this);
   }
   // Replicas are equal: any will do. Of a sparse gradient the result is dense
   // whatever the layout: gathered shards are.
-  const auto replica = detail::to_whole(
-      whole, grad_layout(whole, std::move(grad_placements), "full_tensor"));
+  const auto replica = detail::to_whole(whole, grad);
   return replica.is_sparse() ? replica.to_dense() : replica;
 }
 
@@ -173,6 +201,10 @@ std::ostream& operator<<(std::ostream& out, const DTensor& tensor) {
     out << "\nrank " << spec.mesh.all_ranks()[position] << ":\n" << shards[i];
   }
   return out;
+}
+
+void keep_grad_layout(const at::Tensor& leaf) {
+  detail::keep_grad_layout_of(leaf);
 }
 
 // The guard's scope is counted by the kernel's layer.

@@ -1,9 +1,12 @@
 // Gradients of distributed leaves come in the leaf's own layout, reduced once,
 // so that optimizers find no pending reduction.
 //
-// A hook on the leaf sees to it. It is put there where the leaf is first used:
-// leaves are made in many ways that nobody tells us of (a copy, a clone that
-// requires_grad_, a parameter that was loaded, torch.nn.Parameter).
+// A hook on the leaf does it, before all others. It is put there where the leaf
+// is first used: leaves are made in many ways that nobody tells us of (a copy,
+// a clone that requires_grad_, a parameter that was loaded,
+// torch.nn.Parameter). Whoever clears the hooks of the leaf clears this one
+// too: then another, on the graph that is waiting for its backward pass, takes
+// its place.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -60,5 +63,8 @@ inline bool is_new_leaf(const at::Tensor& distributed) {
 // Sees to it that the gradients of those of the tensors that are new leaves
 // come in the leaf's layout; that of a pending reduction is replicated.
 void keep_grad_layouts(at::TensorList tensors);
+
+// The same for one, whose hooks the caller has just changed.
+void keep_grad_layout_of(const at::Tensor& leaf);
 
 }  // namespace tessera::detail
