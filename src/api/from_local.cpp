@@ -105,26 +105,6 @@ void check_differentiable(at::TensorList locals, PlacementsRef placements) {
   }
 }
 
-// Whether every rank has worked out the same shape and dtype; the same answer
-// on all ranks of the mesh.
-bool same_on_all_ranks(const DeviceMesh& mesh, const Spec& spec) {
-  // As many numbers on every rank, whatever the shape.
-  const auto shape = spec.sizes;
-  const at::Tensor facts = at::tensor(
-      {static_cast<int64_t>(shape.size()),
-       static_cast<int64_t>(hash_combine(0, c10::ArrayRef<int64_t>(shape))),
-       static_cast<int64_t>(spec.dtype)},
-      at::kLong);
-  Shards least(mesh.local_positions().size(), facts);
-  Shards most = least;
-  // After the last dimension these are the extremes of the whole mesh.
-  for (int64_t m = 0; m < mesh.ndim(); ++m) {
-    least = collectives(mesh).all_reduce({mesh, m}, least, ReduceOp::Min);
-    most = collectives(mesh).all_reduce({mesh, m}, most, ReduceOp::Max);
-  }
-  return least.empty() || least[0].equal(most[0]);
-}
-
 // One tensor for each position that lives here.
 Shards shards_by_position(
     at::TensorList locals, bool shared, const DeviceMesh& mesh) {
@@ -133,6 +113,34 @@ Shards shards_by_position(
     shards.resize(mesh.local_positions().size(), locals[0]);
   }
   return shards;
+}
+
+bool is_recorded(const at::Tensor& local) {
+  return c10::GradMode::is_enabled() && local.requires_grad();
+}
+
+// Whether every rank has worked out the same shape and dtype, and all shards
+// require grad or none; the same answer on all ranks of the mesh.
+bool same_on_all_ranks(at::TensorList locals, bool shared, const Spec& spec) {
+  const auto& mesh = spec.mesh;
+  // As many numbers on every rank, whatever the shape.
+  const auto shape = spec.sizes;
+  Shards least;
+  for (const auto& local : shards_by_position(locals, shared, mesh)) {
+    least.push_back(at::tensor(
+        {static_cast<int64_t>(shape.size()),
+         static_cast<int64_t>(hash_combine(0, c10::ArrayRef<int64_t>(shape))),
+         static_cast<int64_t>(spec.dtype),
+         static_cast<int64_t>(is_recorded(local))},
+        at::kLong));
+  }
+  Shards most = least;
+  // After the last dimension these are the extremes of the whole mesh.
+  for (int64_t m = 0; m < mesh.ndim(); ++m) {
+    least = collectives(mesh).all_reduce({mesh, m}, least, ReduceOp::Min);
+    most = collectives(mesh).all_reduce({mesh, m}, most, ReduceOp::Max);
+  }
+  return least.empty() || least[0].equal(most[0]);
 }
 
 // The value becomes the first replica's; the gradient goes to each rank's own
@@ -255,22 +263,28 @@ SpecPtr layout_of_one(
   return spec;
 }
 
-// Ranks work the shape out by themselves, each from its own shard.
-bool assumes_shape(const Spec& spec, const FromLocalOptions& options) {
-  return !options.shape.has_value() && !spec.mesh.simulated() &&
-         differs_over_ranks(spec.placements, spec.mesh);
+// Whether collectives will join what the ranks hold, each of which has worked
+// the shape out from its own shard or its own options.
+bool assumes_shape(const Spec& spec) {
+  if (spec.mesh.simulated()) {
+    return false;
+  }
+  for (int64_t m = 0; m < spec.mesh.ndim(); ++m) {
+    if (!spec.placements[m].is_replicate() && spec.mesh.size(m) > 1) {
+      return true;
+    }
+  }
+  return false;
 }
 
 // What ranks must have in common for their shards to be joined: a backward pass
 // that communicates must run on all ranks or on none.
 uint64_t kind_of_shards(at::TensorList locals) {
-  const bool recorded =
-      c10::GradMode::is_enabled() && locals[0].requires_grad();
   return hash_combine(
       hash_combine(
           static_cast<uint64_t>(locals[0].dim()),
           static_cast<uint64_t>(locals[0].scalar_type())),
-      recorded ? 1 : 0);
+      is_recorded(locals[0]) ? 1 : 0);
 }
 
 // Shards of any size along the dimensions that are sharded.
@@ -337,7 +351,7 @@ at::Tensor from_local(
         usual
             ? Checked{shared, layout_of_one(locals[0], mesh, given_placements)}
             : check_all();
-    if (assumes_shape(*checked.spec, options)) {
+    if (assumes_shape(*checked.spec)) {
       assume_shape(mesh, checked.spec->sizes);
     }
     return from_shards(std::move(checked.spec), locals, checked.one_for_all);
@@ -348,13 +362,15 @@ at::Tensor from_local(
   run_agreed(mesh, "from_local", [&] { checked = check_all(); });
   const auto& [one_for_all, spec] = checked;
   TORCH_CHECK_VALUE(
-      same_on_all_ranks(mesh, *spec),
+      same_on_all_ranks(locals, one_for_all, *spec),
       kFromLocal,
       "the ranks' shards do not fit together: this rank makes the shape ",
       spec->sizes,
       " and the type ",
       spec->dtype,
-      " of its shard, another rank others; for uneven shards pass "
+      " of its shard, which ",
+      is_recorded(locals[0]) ? "requires grad" : "does not require grad",
+      "; another rank differs in one of these. For uneven shards pass "
       "options.uneven, or options.shape");
   adopt_first_replicas(locals, one_for_all, *spec);
   return from_shards(checked.spec, locals, one_for_all);

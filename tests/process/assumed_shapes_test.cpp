@@ -38,6 +38,35 @@ TEST_F(AssumedShapes, ThatDifferAreFoundByTheNextCollective) {
   world.barrier();
 }
 
+// Terms of one size and of different shapes used to be reduced without a word.
+TEST_F(AssumedShapes, OfTermsThatDifferAreFoundByTheirReduction) {
+  for (const auto op : {ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max}) {
+    for (const bool is_given : {false, true}) {
+      auto world = World::from_environment();
+      const auto mesh = init_device_mesh("cpu", {4});
+      const auto shape = world.rank() == 2 ? Sizes{2, 3} : Sizes{3, 2};
+      FromLocalOptions options;
+      if (is_given) {
+        options.shape = shape;
+      }
+      const auto x =
+          DTensor::from_local(torch::ones(shape), mesh, {Partial(op)}, options);
+      const auto text = error_of([&] { x.full_tensor(); });
+      EXPECT_THAT(
+          text,
+          AnyOf(
+              HasSubstr("from_local had made tensors of different shapes"),
+              HasSubstr("stopped with this error"),
+              HasSubstr("has left"),
+              HasSubstr("connection is lost")));
+      if (world.rank() == 2) {
+        EXPECT_THAT(text, HasSubstr("terms of a Partial have one shape"));
+      }
+      world.barrier();
+    }
+  }
+}
+
 TEST_F(AssumedShapes, ThatAreTheSameAreNoError) {
   auto world = World::from_environment();
   const auto mesh = init_device_mesh("cpu", {2, 2});
