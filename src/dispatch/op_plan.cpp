@@ -75,7 +75,7 @@ DeviceMesh common_mesh(
         mesh->str(),
         " and ",
         other.str(),
-        ": redistribute them to one");
+        ": take full_tensor() of one and distribute that on the other's mesh");
   }
   TORCH_INTERNAL_ASSERT(mesh != nullptr, "no distributed argument");
   return *mesh;

@@ -38,7 +38,8 @@ at::Tensor from_entries(
       "indices and values live on different meshes, ",
       of_indices.mesh.str(),
       " and ",
-      of_values.mesh.str());
+      of_values.mesh.str(),
+      ": take full_tensor() of one and distribute that on the other's mesh");
   Placements placements;
   for (size_t m = 0; m < of_values.placements.size(); ++m) {
     const auto& placement = of_values.placements[m];

@@ -116,7 +116,12 @@ TEST(Errors, ArgumentsOnDifferentMeshes) {
     const auto y = laid_out(value(), other, {Shard(0), Replicate()}, 1);
     EXPECT_THAT(
         error_of<c10::ValueError>([&] { x.add(y); }),
-        HasSubstr("different meshes"));
+        AllOf(
+            HasSubstr("different meshes"),
+            HasSubstr("take full_tensor() of one and distribute that")));
+    // As it says.
+    const auto moved = distribute_tensor(y.full_tensor(), mesh, {Shard(0)});
+    EXPECT_TRUE(DTensor(x.add(moved)).full_tensor().equal(value() * 2));
   });
 }
 
