@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from both_worlds import in_both_worlds
 from processes import RANKS
+from torch.utils.checkpoint import checkpoint
 
 import tessera as ts
 from tessera import Replicate, Shard
@@ -214,6 +215,56 @@ def body_why_there_was_a_collective(here):
     assert "Net.blocks.0.up" in table and "Float[4, 8] on [S(0)]" in table
 
 
+class CheckpointedNet(torch.nn.Module):
+    """Net with activation checkpointing: of each block, or of its layers."""
+
+    def __init__(self, net, *, whole_blocks, use_reentrant):
+        super().__init__()
+        self.blocks = net.blocks
+        self.whole_blocks = whole_blocks
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x):
+        for block in self.blocks:
+            run = block if self.whole_blocks else block.forward
+            x = checkpoint(run, x, use_reentrant=self.use_reentrant)
+        return x
+
+
+def body_modules_that_are_checkpointed(here):
+    """What is run again in the backward pass is of the same modules."""
+    mesh = ts.init_device_mesh("cpu", (RANKS,))
+    net = ts.distribute_module(Net(), mesh, tensor_parallel)
+
+    def modules_of(model):
+        x = ts.distribute_tensor(torch.randn(4, 8), mesh, [Shard(0)])
+        x.requires_grad_()
+        with CommDebugMode() as comm:
+            model(x).square().sum().backward()
+        return [
+            {
+                record.module.partition(".")[2]
+                for record in records_of(comm, backward=backward)
+            }
+            for backward in (False, True)
+        ]
+
+    forward, _ = modules_of(net)
+    names = {name for name, _ in net.named_modules()}
+    names |= {name for name, _ in net.named_parameters()}
+    for whole_blocks in (True, False):
+        for use_reentrant in (True, False):
+            model = CheckpointedNet(
+                net, whole_blocks=whole_blocks, use_reentrant=use_reentrant
+            )
+            again = modules_of(model)
+            assert again[0] == forward, again
+            assert forward - {""} <= again[1] <= names, again
+    # Another model afterwards has its own names.
+    (outside, _) = modules_of(net.blocks[0])
+    assert outside <= {"", "up", "down"}, outside
+
+
 def body_modules_that_raise_or_are_left_inside(here):
     mesh = ts.init_device_mesh("cpu", (RANKS,))
     x = ts.distribute_tensor(torch.randn(8), mesh, [Shard(0)])
@@ -279,6 +330,7 @@ test_simulated, test_processes = in_both_worlds(
     body_explain_is_about_what_runs,
     body_modules,
     body_why_there_was_a_collective,
+    body_modules_that_are_checkpointed,
     body_modules_that_raise_or_are_left_inside,
     body_bytes_by_rank,
     body_who_holds_a_row,

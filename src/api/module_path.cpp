@@ -54,6 +54,8 @@ std::string innermost_path() {
 
 // Notes that nodes which this thread records from now on are of this path.
 void note_path() {
+  // During a backward pass (checkpointing) with no scope open: the node's.
+  const auto path = current_module_path();
   auto& all = path_memory();
   const std::lock_guard lock(all.mutex);
   if (all.users == 0) {
@@ -62,9 +64,9 @@ void note_path() {
   auto& entered = all.by_thread[at::RecordFunction::currentThreadId()];
   const uint64_t next = at::sequence_number::peek();
   if (!entered.empty() && entered.back().first_node == next) {
-    entered.back().path = innermost_path();
+    entered.back().path = path;
   } else {
-    entered.push_back({next, innermost_path()});
+    entered.push_back({next, path});
   }
 }
 
