@@ -232,6 +232,22 @@ c10::IValue SampleArg::make(uint64_t seed) const {
   return plain_;
 }
 
+SampleArg SampleArg::as(c10::ScalarType floating) const {
+  const auto convert = [floating](TensorRecipe& tensor) {
+    if (c10::isFloatingType(tensor.dtype)) {
+      tensor.dtype = floating;
+    }
+  };
+  SampleArg converted = *this;
+  std::for_each(converted.tensors_.begin(), converted.tensors_.end(), convert);
+  for (auto& tensor : converted.optional_tensors_) {
+    if (tensor.has_value()) {
+      convert(*tensor);
+    }
+  }
+  return converted;
+}
+
 SampleArg dims(std::vector<int64_t> list) {
   return SampleArg(c10::IValue(std::move(list)));
 }
@@ -269,6 +285,15 @@ c10::OperatorHandle Sample::handle() const {
   const auto name = operator_name(op);
   return c10::Dispatcher::singleton().findSchemaOrThrow(
       name.name.c_str(), name.overload_name.c_str());
+}
+
+Sample Sample::as(c10::ScalarType floating) const {
+  Sample converted = *this;
+  for (auto& arg : converted.args) {
+    arg = arg.as(floating);
+  }
+  converted.note += std::string(note.empty() ? "" : ", ") + toString(floating);
+  return converted;
 }
 
 torch::jit::Stack Sample::arguments(uint64_t seed) const {

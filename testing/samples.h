@@ -80,6 +80,8 @@ class SampleArg {
   SampleArg(c10::ScalarType dtype) : plain_(dtype) {}
 
   c10::IValue make(uint64_t seed) const;
+  // The same with floating-point tensors of another dtype.
+  SampleArg as(c10::ScalarType floating) const;
 
  private:
   std::vector<TensorRecipe> tensors_;
@@ -110,6 +112,9 @@ struct Sample {
   // Part of the text with which the op may be refused in any layout: it, or
   // its derivative, needs an op whose result's shape depends on values.
   std::string refusal = {};
+
+  // The same call of floating-point tensors of another dtype.
+  Sample as(c10::ScalarType floating) const;
 
   c10::OperatorHandle handle() const;
   // All arguments of the schema, plain. Different seeds give other values.

@@ -163,6 +163,11 @@ struct Rule {
   // They are checked only where all tensors hold integers.
   bool checks_integers_only = false;
 
+  // Tensor arguments that the op takes in their own dtype where the others are
+  // float, as pending sums of half kinds are: it reads only their layout, or
+  // little of them.
+  std::vector<std::string> own_dtype_arguments = {};
+
   // Numbers (Scalar and float arguments) do not change rows or shapes, so that
   // they stay out of the cache's key: a learning rate may change every step.
   bool ignores_numbers = false;

@@ -30,19 +30,24 @@ struct TESSERA_API Spec {
   Sizes sizes;
   Sizes strides;
   c10::ScalarType dtype;
+  // The dtype of the shards: `dtype`, but float for a sum of half or bfloat16
+  // numbers that an op left pending, which is rounded when it is reduced.
+  c10::ScalarType shard_dtype;
   size_t hash;
 
   int64_t dim() const { return static_cast<int64_t>(sizes.size()); }
   int64_t numel() const;
 
   // The one spec with these values. Placements must be normalised (no negative
-  // dims) and fit the mesh and the sizes; see normalize_placements.
+  // dims) and fit the mesh and the sizes; see normalize_placements. Without a
+  // `shard_dtype` the shards have the tensor's.
   static SpecPtr make(
       const DeviceMesh& mesh,
       PlacementsRef placements,
       SizesRef sizes,
       SizesRef strides,
-      c10::ScalarType dtype);
+      c10::ScalarType dtype,
+      c10::ScalarType shard_dtype = c10::ScalarType::Undefined);
   // As above, contiguous.
   static SpecPtr make(
       const DeviceMesh& mesh,
@@ -50,7 +55,8 @@ struct TESSERA_API Spec {
       SizesRef sizes,
       c10::ScalarType dtype);
 
-  // This spec with other placements, or another dtype.
+  // This spec with other placements, or another dtype, which is the shards'
+  // too.
   SpecPtr with(PlacementsRef other) const;
   SpecPtr with(c10::ScalarType other) const;
 

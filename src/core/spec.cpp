@@ -21,9 +21,11 @@ uint64_t hash_of(
     PlacementsRef placements,
     SizesRef sizes,
     SizesRef strides,
-    c10::ScalarType dtype) {
-  uint64_t hash =
-      detail::hash_combine(mesh.hash(), static_cast<uint64_t>(dtype));
+    c10::ScalarType dtype,
+    c10::ScalarType shard_dtype) {
+  uint64_t hash = detail::hash_combine(
+      mesh.hash(),
+      static_cast<uint64_t>(dtype) | static_cast<uint64_t>(shard_dtype) << 8);
   for (const Placement& placement : placements) {
     hash = detail::hash_combine(
         hash, static_cast<uint64_t>(hash_value(placement)));
@@ -94,11 +96,17 @@ SpecPtr Spec::make(
     PlacementsRef placements,
     SizesRef sizes,
     SizesRef strides,
-    c10::ScalarType dtype) {
-  const uint64_t hash = hash_of(mesh, placements, sizes, strides, dtype);
+    c10::ScalarType dtype,
+    c10::ScalarType shard_dtype) {
+  if (shard_dtype == c10::ScalarType::Undefined) {
+    shard_dtype = dtype;
+  }
+  const uint64_t hash =
+      hash_of(mesh, placements, sizes, strides, dtype, shard_dtype);
   const auto equal = [&](const Spec& spec) {
     return spec.hash == hash && spec.mesh == mesh && spec.dtype == dtype &&
-           sizes == SizesRef(spec.sizes) && strides == SizesRef(spec.strides) &&
+           spec.shard_dtype == shard_dtype && sizes == SizesRef(spec.sizes) &&
+           strides == SizesRef(spec.strides) &&
            placements == PlacementsRef(spec.placements);
   };
   const auto build = [&] {
@@ -109,6 +117,7 @@ SpecPtr Spec::make(
         Sizes(sizes.begin(), sizes.end()),
         Sizes(strides.begin(), strides.end()),
         dtype,
+        shard_dtype,
         hash});
   };
   return spec_table().find_or_make(hash, equal, build);
@@ -137,6 +146,9 @@ std::string Spec::str() const {
     out << " with strides " << SizesRef(strides);
   }
   out << " on " << to_string(placements) << " of " << mesh;
+  if (shard_dtype != dtype) {
+    out << ", terms in " << c10::toString(shard_dtype);
+  }
   return out.str();
 }
 

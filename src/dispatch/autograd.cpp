@@ -1,6 +1,7 @@
 #include "dispatch/autograd.h"
 
 #include "comm/comm_event.h"
+#include "core/terms.h"
 #include "dispatch/boundary_node.h"
 #include "dispatch/implicit_moves.h"
 #include "dispatch/plain_args.h"
@@ -22,13 +23,13 @@ at::Tensor move_to(const at::Tensor& tensor, PlacementsRef to, Slices slices) {
       meta.spec->mesh, meta.spec->sizes, meta.spec->strides, *plan, slices);
   return make_distributed(
       Spec::make(
-          meta.spec->mesh, to, meta.spec->sizes, strides, meta.spec->dtype),
-      run_steps(
           meta.spec->mesh,
+          to,
           meta.spec->sizes,
-          *plan,
-          current_shards(tensor),
-          slices));
+          strides,
+          meta.spec->dtype,
+          shard_dtype_in(*meta.spec, to)),
+      run_steps(*meta.spec, *plan, current_shards(tensor), slices));
 }
 
 class Redistribute final : public torch::autograd::Node {

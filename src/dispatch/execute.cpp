@@ -3,6 +3,7 @@
 #include "comm/async_errors.h"
 #include "comm/comm_event.h"
 #include "dispatch/agreement.h"
+#include "dispatch/float_terms.h"
 #include "dispatch/implicit_moves.h"
 #include "dispatch/learn_dtypes.h"
 #include "dispatch/plain_args.h"
@@ -42,6 +43,13 @@ ViewOrigin origin_of(const OpPlan& plan, const c10::IValue& base) {
   return base.isTensor() && is_dtensor(base.toTensor())
              ? view_origin(base.toTensor(), plan.copies_view)
              : ViewOrigin();
+}
+
+// A result's spec, whose dtype was guessed, when a shard of it is there.
+SpecPtr known_dtype(const SpecPtr& guess, const at::Tensor& shard) {
+  return shard.scalar_type() == guess->shard_dtype
+             ? guess
+             : guess->with(shard.scalar_type());
 }
 
 // Calls the op on shards. Where it may throw on some ranks and not on others,
@@ -104,7 +112,7 @@ void run_locally(const OpInfo& op, const OpPlan& plan, const Calls& calls) {
         if (spec != nullptr && value.toTensor().defined()) {
           auto shard = std::move(value).toTensor();
           if (plan.dtypes_unknown) {
-            spec = spec->with(shard.scalar_type());
+            spec = known_dtype(spec, shard);
           }
           if (op.returns[r].kind == ReturnInfo::Kind::Fresh) {
             keep_planned_strides(shard, *spec, plan.contiguous[output]);
@@ -137,8 +145,7 @@ std::vector<Shards> arranged_shards(
       check_implicit_move(op, plan.slots[i].argument, *from, *steps);
     }
     for (const auto& [i, from, steps] : plan.redistributions) {
-      shards[i] = run_steps(
-          plan.mesh, from->sizes, *steps, std::move(shards[i]), plan.slices);
+      shards[i] = run_steps(*from, *steps, std::move(shards[i]), plan.slices);
     }
   }
   return shards;
@@ -221,7 +228,7 @@ class Results {
       return {};
     }
     if (plan.dtypes_unknown && !shards.empty()) {
-      spec = spec->with(shards[0].scalar_type());
+      spec = known_dtype(spec, shards[0]);
     }
     if (!op_.is_view) {
       for (auto& shard : shards) {
@@ -254,7 +261,8 @@ void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
   Stack local;
   std::vector<at::Tensor> tensors(call.tensors.size());
   const size_t count = plan.mesh.local_positions().size();
-  if (plan.dtypes_unknown && (count == 0 || plan.without_data)) {
+  if (plan.dtypes_unknown &&
+      (count == 0 || plan.without_data || plan.in_float != nullptr)) {
     learn_dtypes(op, plan, args, call);
   }
   const auto call_on_shard = [&](size_t k) {
@@ -268,7 +276,11 @@ void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
         local[index] = value;
       }
     }
-    op.handle.callBoxed(&local);
+    if (plan.in_float != nullptr) {
+      call_in_float(op, plan, local);
+    } else {
+      op.handle.callBoxed(&local);
+    }
     results.take(local);
   };
   if (plan.without_data) {
@@ -296,8 +308,7 @@ void raise_errors_of_devices() {
 }
 
 void execute(const OpInfo& op, OpPlan& plan, Stack& stack) {
-  if (plan.mesh.local_positions().size() == 1 && plan.redistributions.empty() &&
-      !op.returns_list && !plan.without_data) {
+  if (plan.on_one_shard) {
     run_on_one_shard(op, plan, stack);
   } else {
     run_on_shards(op, plan, stack);

@@ -209,8 +209,7 @@ class GatheredCall {
       const auto plan = cached_redistribution(spec, replicated_);
       check_implicit_move(op_, call_.slots[i].argument, spec, *plan);
       input.copied = !plan->steps.empty();
-      input.values =
-          run_steps(mesh_, spec.sizes, *plan, shards, Slices::Contiguous);
+      input.values = run_steps(spec, *plan, shards, Slices::Contiguous);
       if (input.copied) {
         bytes +=
             spec.numel() * static_cast<int64_t>(c10::elementSize(spec.dtype));

@@ -57,7 +57,7 @@ void check_implicit_move(
       bytes += largest_shard_bytes(
           from.mesh,
           from.sizes,
-          static_cast<int64_t>(c10::elementSize(from.dtype)),
+          static_cast<int64_t>(c10::elementSize(from.shard_dtype)),
           step.before);
     }
   }

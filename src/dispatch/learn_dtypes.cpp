@@ -3,6 +3,8 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
+#include "core/terms.h"
+
 namespace tessera::detail {
 
 namespace {
@@ -86,8 +88,15 @@ void learn_dtypes(
     auto& spec = plan.outputs[i];
     if (!results[i].defined()) {
       spec = nullptr;
-    } else if (spec != nullptr) {
-      spec = spec->with(results[i].scalar_type());
+    } else if (spec != nullptr && results[i].scalar_type() != spec->dtype) {
+      const auto dtype = results[i].scalar_type();
+      spec = Spec::make(
+          spec->mesh,
+          spec->placements,
+          spec->sizes,
+          spec->strides,
+          dtype,
+          spec->shard_dtype == spec->dtype ? dtype : accumulate_dtype(dtype));
     }
   }
 }

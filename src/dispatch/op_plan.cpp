@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "core/terms.h"
 #include "dispatch/agreement.h"
+#include "dispatch/float_terms.h"
 #include "dispatch/infer.h"
 #include "dispatch/plain_args.h"
 #include "plan/propagate.h"
@@ -203,10 +205,14 @@ class Planner {
         choose(propagation_input(), rule_.rows(*call_));
     plan_redistributions(chosen);
     plan_outputs(chosen);
+    plan_->in_float = plan_float_terms(op_, *plan_, args_, chosen.inputs);
     if (!rule_.local_arguments.empty()) {
       plan_local_arguments(chosen);
     }
     plan_->agrees = may_throw_on_one_rank(chosen);
+    plan_->on_one_shard = plan_->mesh.local_positions().size() == 1 &&
+                          plan_->redistributions.empty() && !op_.returns_list &&
+                          !plan_->without_data && plan_->in_float == nullptr;
     return std::move(plan_);
   }
 
@@ -268,10 +274,30 @@ class Planner {
                                  chosen.outputs[r],
                                  output.sizes,
                                  output.strides,
-                                 output.dtype)
+                                 output.dtype,
+                                 shard_dtype_of(r, output.dtype, chosen))
                            : nullptr);
       }
     }
+  }
+
+  // A view has the shards of what it views.
+  c10::ScalarType shard_dtype_of(
+      size_t ret,
+      c10::ScalarType dtype,
+      const PropagationResult& chosen) const {
+    const auto& info = op_.returns[ret];
+    if (info.kind != ReturnInfo::Kind::View) {
+      return shard_dtype_of_result(plan_->mesh, chosen.outputs[ret], dtype);
+    }
+    for (size_t i = 0; i < plan_->inputs.size(); ++i) {
+      const auto& spec = plan_->inputs[i];
+      if (static_cast<int32_t>(plan_->slots[i].argument) == info.argument &&
+          spec != nullptr && spec->dtype == dtype) {
+        return shard_dtype_in(*spec, chosen.inputs[i]);
+      }
+    }
+    return dtype;
   }
 
   // Whether the local op may refuse values on some ranks and not on others:

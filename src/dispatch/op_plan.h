@@ -30,6 +30,8 @@ struct Redistribution {
   std::shared_ptr<const RedistributePlan> plan;
 };
 
+struct FloatTerms;
+
 struct OpPlan {
   // First what a direct call reads, side by side: caches are cold after an op.
 
@@ -37,6 +39,9 @@ struct OpPlan {
   // into it as it is, and its results are the shards of the results. Known
   // after the first call.
   bool direct = false;
+  // The one shard that lives here goes into the op as it is, perhaps with
+  // arguments of its own, and the op returns no list.
+  bool on_one_shard = false;
   // Whether each of the results is contiguous.
   c10::SmallVector<bool, 2> contiguous;
   // The specs of the results, lists laid out flat; nullptr for undefined ones.
@@ -53,6 +58,8 @@ struct OpPlan {
   std::vector<std::vector<std::pair<size_t, c10::IValue>>> local_arguments;
   // The dtypes in `outputs` are guesses: the first result tells.
   bool dtypes_unknown = false;
+  // The local call is in float: it takes or leaves pending sums of half kinds.
+  std::shared_ptr<const FloatTerms> in_float;
   // A view's base had to be redistributed: writes to the view are refused.
   bool copies_view = false;
   // Shards on the meta device, for which many ops have no kernel: only the

@@ -20,9 +20,4 @@ at::Tensor reduced_for(const at::Tensor& tensor, const char* cause) {
       cause);
 }
 
-at::ScalarType accumulate_dtype(at::ScalarType dtype) {
-  const bool half = dtype == at::kHalf || dtype == at::kBFloat16;
-  return half ? at::kFloat : dtype;
-}
-
 }  // namespace tessera::detail

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "core/terms.h"
 #include "dispatch/kernel.h"
 
 namespace tessera::detail {
@@ -41,8 +42,5 @@ inline bool is_given(const std::optional<at::Tensor>& tensor) {
 // Without pending reductions: what is used more than once is reduced once.
 // Communicates, for the op `cause`. Requires: the tensor is distributed.
 at::Tensor reduced_for(const at::Tensor& tensor, const char* cause);
-
-// The dtype in which sums of `dtype` are accumulated: float for half types.
-at::ScalarType accumulate_dtype(at::ScalarType dtype);
 
 }  // namespace tessera::detail

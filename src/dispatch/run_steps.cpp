@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "core/terms.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {
@@ -24,6 +25,13 @@ at::Tensor neutral(const at::Tensor& like, ReduceOp op) {
       return like;  // the reduction of equal terms is the term
   }
   TORCH_INTERNAL_ASSERT(false, "unknown reduction");
+}
+
+// Sums that were held in float are rounded once, when they are complete.
+void round_to(c10::ScalarType dtype, Shards& sums) {
+  for (at::Tensor& sum : sums) {
+    sum = sum.to(dtype);
+  }
 }
 
 // Runs the steps of one redistribution of a tensor of global `sizes`.
@@ -157,8 +165,7 @@ Sizes strides_after(
 }
 
 Shards run_steps(
-    const DeviceMesh& mesh,
-    SizesRef sizes,
+    const Spec& from,
     const RedistributePlan& plan,
     Shards shards,
     Slices slices) {
@@ -168,9 +175,16 @@ Shards run_steps(
       shards[i] = shards[i].to_dense();
     }
   }
-  const StepRunner runner(mesh, sizes, slices);
+  const StepRunner runner(from.mesh, from.sizes, slices);
+  bool to_round =
+      !plan.steps.empty() &&
+      shard_dtype_in(from, plan.steps.back().after) != from.shard_dtype;
   for (const Step& step : plan.steps) {
     shards = runner.run(step, shards);
+    if (to_round && !holds_terms(from.mesh, step.after)) {
+      round_to(from.dtype, shards);
+      to_round = false;
+    }
   }
   return shards;
 }

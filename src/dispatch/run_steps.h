@@ -22,11 +22,11 @@ Sizes strides_after(
     const RedistributePlan& plan,
     Slices slices);
 
-// The shards of a tensor of global `sizes` after the plan's steps. Communicates
-// as the steps say. The result of a plan without steps is `shards`.
+// The shards of a tensor that was laid out as `from` after the plan's steps: of
+// the dtype that shard_dtype_in says. Communicates as the steps say. The result
+// of a plan without steps is `shards`.
 Shards run_steps(
-    const DeviceMesh& mesh,
-    SizesRef sizes,
+    const Spec& from,
     const RedistributePlan& plan,
     Shards shards,
     Slices slices);

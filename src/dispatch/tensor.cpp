@@ -181,13 +181,16 @@ c10::intrusive_ptr<c10::TensorImpl> alias_impl(
 }  // namespace
 
 at::Tensor shard_alias(const at::Tensor& shard, const at::Tensor& distributed) {
-  return at::Tensor(alias_impl(shard, distributed));
+  // Terms that are held in float.
+  return shard.dtype() == distributed.dtype()
+             ? at::Tensor(alias_impl(shard, distributed))
+             : shard.to(distributed.scalar_type());
 }
 
 at::Tensor hand_out_shard(const at::Tensor& distributed) {
   const auto& meta = distributed_meta(distributed);
   const auto& shard = current_shards(distributed)[0];
-  if (shard.layout() != at::kStrided) {
+  if (shard.layout() != at::kStrided || shard.dtype() != distributed.dtype()) {
     return shard_alias(shard, distributed);
   }
   auto alias = alias_impl(shard, distributed);
@@ -261,7 +264,7 @@ at::Tensor empty_shard(const Spec& spec, int64_t position, c10::Device device) {
   return at::empty_strided(
       shape,
       local_strides(shape, spec.strides),
-      at::TensorOptions().dtype(spec.dtype).device(device));
+      at::TensorOptions().dtype(spec.shard_dtype).device(device));
 }
 
 void check_shards(const Spec& spec, ShardsRef shards) {
@@ -277,7 +280,7 @@ void check_shards(const Spec& spec, ShardsRef shards) {
         local_shape(spec.sizes, spec.mesh, spec.placements, positions[i]);
     TORCH_INTERNAL_ASSERT(
         shards[i].sizes() == SizesRef(expected) &&
-            shards[i].scalar_type() == spec.dtype,
+            shards[i].scalar_type() == spec.shard_dtype,
         "the shard at position ",
         positions[i],
         " is ",

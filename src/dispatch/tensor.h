@@ -149,7 +149,8 @@ class MadeLike {
 at::Tensor make_alias(const at::Tensor& distributed);
 
 // A plain tensor for users, with the memory of a shard but sizes, strides and
-// autograd state of its own. It counts its writes as `distributed` does.
+// autograd state of its own. It counts its writes as `distributed` does. Of a
+// term that is held in float, a copy in the tensor's dtype.
 at::Tensor shard_alias(const at::Tensor& shard, const at::Tensor& distributed);
 
 // The same, of the one shard that lives here, kept where none is kept yet.

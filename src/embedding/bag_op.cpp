@@ -91,12 +91,15 @@ struct BagWeightsBackward {
   };
 
   static at::Tensor on_data(const Args& args) {
+    // A table is not converted for the rows that are looked up.
     const auto& [grad, indices, offsets, weight] = args.of;
     return embedding_bag_weights_backward(
-        grad,
-        weight,
-        part_of(weight, args.local),
-        local_bags({indices, offsets, std::nullopt}, args.options, args.local));
+               grad.to(weight.scalar_type()),
+               weight,
+               part_of(weight, args.local),
+               local_bags(
+                   {indices, offsets, std::nullopt}, args.options, args.local))
+        .to(grad.scalar_type());
   }
   static at::Tensor on_meta(const Args& args) {
     return at::empty(args.of.indices.sizes(), args.of.grad.options());
@@ -141,7 +144,8 @@ BagMax plain_bag(const Bag::Args& args, BagEmpty empty) {
       part_of(args.weight, args.local),
       local_bags(args.bags, args.options, args.local),
       args.options.mode,
-      empty);
+      empty,
+      args.dtype);
 }
 
 BagMax pool_part(
@@ -189,8 +193,10 @@ struct BagOp : Bag {
     check_bag_table(args.weight);
     const int64_t bags = args.local.bag_count.value_or(
         all_bags(args.bags.offsets, args.options.include_last_offset));
-    const auto pooled =
-        at::empty({bags, args.weight.size(1)}, args.weight.options());
+    const auto pooled = at::empty(
+        {bags, args.weight.size(1)},
+        args.weight.options().dtype(
+            args.dtype.value_or(args.weight.scalar_type())));
     return {
         pooled,
         args.options.mode == BagMode::kMax

@@ -66,13 +66,15 @@ struct Bag {
   static constexpr const char* kSchema =
       "bag(Tensor weight, Tensor indices, Tensor offsets, "
       "Tensor? per_sample_weights=None, " TESSERA_BAG_OPTIONS
-      ") -> (Tensor, Tensor)";
+      ", ScalarType? dtype=None) -> (Tensor, Tensor)";
   using Result = std::tuple<at::Tensor, at::Tensor>;
   struct Args {
     at::Tensor weight;
     BagTensors bags;
     BagArgs options;
     BagLocal local;
+    // Of sums and means; see embedding_bag_part.
+    std::optional<at::ScalarType> dtype = std::nullopt;
   };
 };
 

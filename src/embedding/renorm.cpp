@@ -53,8 +53,7 @@ Shards all_indices(const Spec& table, const at::Tensor& indices) {
   check_implicit_move(
       renorm_op().display_name, "argument 'indices'", batch, whole);
   return run_steps(
-      table.mesh,
-      batch.sizes,
+      batch,
       *cached_redistribution(batch, whole),
       current_shards(indices),
       Slices::Alias);

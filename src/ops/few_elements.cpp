@@ -120,7 +120,9 @@ at::Tensor collect(
           spec.mesh,
           unsharded(spec.placements, elements.dim, pending),
           sizes,
-          spec.dtype),
+          row_major_strides(sizes),
+          spec.dtype,
+          spec.shard_dtype),
       std::move(parts));
   return redistribute(
       among_zeros,

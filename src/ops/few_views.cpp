@@ -95,8 +95,8 @@ at::Tensor copied_view(
   } else {
     strides[dim] *= elements.step;
   }
-  const auto view =
-      Spec::make(spec.mesh, placements, sizes, strides, spec.dtype);
+  const auto view = Spec::make(
+      spec.mesh, placements, sizes, strides, spec.dtype, spec.shard_dtype);
   Shards shards;
   for (const auto& shard : current_shards(collected)) {
     shards.push_back(

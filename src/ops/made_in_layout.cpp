@@ -80,14 +80,14 @@ at::Tensor make_placed(
   const Spec& spec = *distributed_meta(self).spec;
   Shards shards;
   const auto& given = current_shards(self);
+  const auto dtype = made.dtype.value_or(spec.dtype);
   for (size_t i = 0; i < given.size(); ++i) {
     const Sizes local = local_shape(
         sizes, spec.mesh, placements, spec.mesh.local_positions()[i]);
-    shards.push_back((given[i].*kMake)(local, made.options()));
+    shards.push_back((given[i].*kMake)(local, made.options().dtype(dtype)));
   }
   return make_distributed(
-      Spec::make(spec.mesh, placements, sizes, made.dtype.value_or(spec.dtype)),
-      std::move(shards));
+      Spec::make(spec.mesh, placements, sizes, dtype), std::move(shards));
 }
 
 // new_zeros and new_empty.

@@ -23,8 +23,7 @@ at::Tensor nonzero(const at::Tensor& self) {
   {
     const CommCauseGuard cause("aten::nonzero", meta.spec);
     const auto plan = cached_redistribution(*meta.spec, whole);
-    shards = run_steps(
-        mesh, meta.spec->sizes, *plan, current_shards(self), Slices::Alias);
+    shards = run_steps(*meta.spec, *plan, current_shards(self), Slices::Alias);
   }
   Sizes sizes{0, self.dim()};
   for (at::Tensor& shard : shards) {

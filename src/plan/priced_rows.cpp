@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/accumulate.h>
 
+#include "core/terms.h"
 #include "plan/cost.h"
 #include "plan/redistribute_plan.h"
 #include "rules/rule_table.h"
@@ -68,7 +69,8 @@ PricedRows::PricedRows(const PropagationInput& input, const Rows& rows)
   }
   for (const SpecPtr& spec : input.inputs) {
     if (spec != nullptr) {
-      element_size_ = static_cast<int64_t>(c10::elementSize(spec->dtype));
+      element_size_ =
+          static_cast<int64_t>(c10::elementSize(accumulate_dtype(spec->dtype)));
       break;
     }
   }

@@ -74,7 +74,7 @@ class PricedRows {
   const Rows& rows_;
   Row replicate_;
   c10::ArrayRef<int64_t> shape_;  // of the mesh
-  int64_t element_size_ = 1;      // of the results, as far as is known
+  int64_t element_size_ = 1;      // of pending results, as far as is known
 };
 
 }  // namespace tessera::detail

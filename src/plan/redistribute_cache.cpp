@@ -104,7 +104,7 @@ std::shared_ptr<const RedistributePlan> cached_redistribution(
   const Asked asked{
       from.mesh,
       from.sizes,
-      static_cast<int64_t>(c10::elementSize(from.dtype)),
+      static_cast<int64_t>(c10::elementSize(from.shard_dtype)),
       from.placements,
       to};
   PlanPtr plan = cache.find(asked);

@@ -238,7 +238,7 @@ double redistribution_cost(const Spec& from, PlacementsRef to) {
     return largest_shard_bytes(
         from.mesh,
         from.sizes,
-        static_cast<int64_t>(c10::elementSize(from.dtype)),
+        static_cast<int64_t>(c10::elementSize(from.shard_dtype)),
         placements);
   };
   const Path path = path_between(from.placements[0], to[0]);

@@ -146,11 +146,13 @@ void add_bag_rules(RuleTable& table) {
   table.add(
       "tessera::bag_backward",
       {.rows = bag_backward_rows,
-       .local_arguments = part_arguments(kBackward)});
+       .local_arguments = part_arguments(kBackward),
+       .own_dtype_arguments = {"weight"}});
   table.add(
       "tessera::bag_weights_backward",
       {.rows = bag_weights_backward_rows,
-       .local_arguments = part_arguments(kBackward)});
+       .local_arguments = part_arguments(kBackward),
+       .own_dtype_arguments = {"weight"}});
 }
 
 }  // namespace tessera::detail

@@ -109,7 +109,8 @@ void add_embedding_rules(RuleTable& table) {
   table.add(
       "tessera::lookup_backward",
       {.rows = lookup_backward_rows,
-       .local_arguments = {first_row(2), table_rows(2)}});
+       .local_arguments = {first_row(2), table_rows(2)},
+       .own_dtype_arguments = {"weight"}});
   table.add(
       "aten::embedding_dense_backward",
       rule_of(embedding_backward_rows, embedding_backward_sizes));
