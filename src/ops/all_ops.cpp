@@ -22,6 +22,7 @@ void register_ops(OpRegistry& ops) {
   register_made_in_layout(ops);
   register_matrix_errors(ops);
   register_nonzero(ops);
+  register_norms(ops);
   register_random(ops);
   register_reductions(ops);
   register_sparse(ops);
