@@ -93,7 +93,9 @@ Moments moments(
   }
   auto squares =
       at::sum(at::mul(deviation, deviation), dims, keepdim, std::nullopt);
-  const double freedom = std::max(static_cast<double>(count) - taken, 0.0);
+  // Of no values there is no variance, whatever is taken from their number.
+  const double freedom =
+      count == 0 ? 0 : std::max(static_cast<double>(count) - taken, 0.0);
   if (freedom == 0) {
     // 0 / 0 in one term of a pending sum would hide that the whole is infinite.
     // Not being linear, this has the sum taken first.
