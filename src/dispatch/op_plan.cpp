@@ -7,6 +7,7 @@
 #include "dispatch/float_terms.h"
 #include "dispatch/infer.h"
 #include "dispatch/plain_args.h"
+#include "dispatch/trial_call.h"
 #include "plan/propagate.h"
 #include "tessera/shard_math.h"
 
@@ -200,16 +201,27 @@ class Planner {
     return explain_propagation(propagation_input(), rule_.rows(*call_));
   }
 
-  std::shared_ptr<OpPlan> plan() {
-    const PropagationResult chosen =
-        choose(propagation_input(), rule_.rows(*call_));
+  // The plan; nullptr if the op refuses the empty shards that some rank has in
+  // it, which one device's tensors are not. With `shards` NonEmpty no rank has
+  // one.
+  std::shared_ptr<OpPlan> plan(Needs shards) {
+    Rows rows = rule_.rows(*call_);
+    for (Row& row : rows) {
+      row.needs = std::max(row.needs, shards);
+    }
+    const PropagationResult chosen = choose(propagation_input(), rows);
     plan_redistributions(chosen);
     plan_outputs(chosen);
     plan_->in_float = plan_float_terms(op_, *plan_, args_, chosen.inputs);
     if (!rule_.local_arguments.empty()) {
       plan_local_arguments(chosen);
     }
-    plan_->agrees = may_throw_on_one_rank(chosen);
+    const Throws throws = throws_of(chosen);
+    if (throws.without && !throws.with_elements && shards == Needs::Nothing) {
+      return nullptr;
+    }
+    plan_->agrees =
+        throws.without != throws.with_elements || may_throw_on_one_rank(chosen);
     plan_->on_one_shard = plan_->mesh.local_positions().size() == 1 &&
                           plan_->redistributions.empty() && !op_.returns_list &&
                           !plan_->without_data && plan_->in_float == nullptr;
@@ -323,6 +335,23 @@ class Planner {
     return false;
   }
 
+  // Where some rank has an empty shard, and kernels throw where they are
+  // called.
+  Throws throws_of(const PropagationResult& chosen) const {
+    bool some = false;
+    for (size_t i = 0; i < plan_->inputs.size(); ++i) {
+      const auto& spec = plan_->inputs[i];
+      some |= spec != nullptr && spec->numel() > 0 &&
+              differs_over_ranks(chosen.inputs[i], plan_->mesh) &&
+              some_shard_is_empty(*spec, chosen.inputs[i]);
+    }
+    if (!some || is_of("tessera") || device_type() != c10::DeviceType::CPU) {
+      return {};
+    }
+    return try_shards(
+        {op_, *plan_, args_, tensors_, *call_, chosen, leading_.sizes});
+  }
+
   bool checks_values() const {
     // ATen's kernels for other devices stop the device, and throw nothing.
     if (rule_.checked_arguments.empty() ||
@@ -409,7 +438,8 @@ class Planner {
 
 std::shared_ptr<OpPlan> plan_op(
     const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
-  return Planner(op, args).plan();
+  auto plan = Planner(op, args).plan(Needs::Nothing);
+  return plan != nullptr ? plan : Planner(op, args).plan(Needs::NonEmpty);
 }
 
 std::string explain_plan(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {

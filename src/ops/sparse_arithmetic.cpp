@@ -4,6 +4,7 @@
 #include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors.h>
 #include <ATen/ops/empty.h>
 
+#include "dispatch/agreement.h"
 #include "dispatch/tensor.h"
 #include "ops/all_ops.h"
 #include "ops/sparse_entries.h"
@@ -78,6 +79,20 @@ at::Tensor from_entries(
   return make_distributed(std::move(spec), std::move(shards));
 }
 
+// ATen has no sum of half entries on the CPU, but needs none where there are no
+// entries: a rank without any would not throw.
+void add_sparse(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const size_t first = stack->size() - op.schema().arguments().size();
+  const at::Tensor self = (*stack)[first].toTensor();
+  if (self.scalar_type() != at::kHalf || !self.is_cpu()) {
+    return run_as_dense(op, stack);
+  }
+  run_agreed(
+      distributed_meta(self).spec->mesh,
+      c10::toString(op.operator_name()),
+      [&] { run_as_dense(op, stack); });
+}
+
 // dense + sparse and the like, where the sparse one holds entries.
 void add_entries(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const size_t first = stack->size() - op.schema().arguments().size();
@@ -91,6 +106,9 @@ void add_entries(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
         self.sizes() == other.sizes()) {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       (*stack)[first + 1] = bring_home(other, spec, layout);
+    }
+    if (self.is_sparse()) {
+      return add_sparse(op, stack);
     }
   }
   run_as_dense(op, stack);
