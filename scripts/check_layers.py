@@ -46,6 +46,7 @@ PUBLIC = {
     "mesh.h": "core",
     "spec.h": "core",
     "shard_math.h": "core",
+    "checked_sizes.h": "rules",
     "rule.h": "rules",
     "world.h": "comm",
     "blocking.h": "comm",

@@ -26,6 +26,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/checked_sizes.h"
 #include "tessera/export.h"
 #include "tessera/placement.h"
 #include "tessera/shard_math.h"
@@ -35,8 +36,8 @@ namespace tessera {
 
 // A tensor argument as rules see it: global sizes, strides and dtype.
 struct TensorArg {
-  Sizes sizes;
-  Sizes strides;
+  CheckedSizes sizes;
+  CheckedSizes strides;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   // False where an optional tensor was not given; its placement is ignored.
   bool defined = false;
@@ -55,9 +56,10 @@ class TESSERA_API OpCall {
   const c10::FunctionSchema& schema() const { return schema_; }
 
   // The tensor arguments in the order of the schema, lists laid out flat,
-  // optional ones included.
+  // optional ones included. tensor() throws c10::IndexError if there are not as
+  // many.
   size_t tensor_count() const { return tensors_.size(); }
-  const TensorArg& tensor(size_t index) const { return tensors_[index]; }
+  const TensorArg& tensor(size_t index) const;
   c10::ArrayRef<TensorArg> tensors() const { return tensors_; }
 
   // A plain argument by its name in the schema. All but has() and is_none()
@@ -70,7 +72,7 @@ class TESSERA_API OpCall {
   int64_t integer(std::string_view name) const;
   bool boolean(std::string_view name) const;
   // A list of integers, or one integer as a list; empty for None.
-  Sizes integers(std::string_view name) const;
+  CheckedSizes integers(std::string_view name) const;
   // A dimension of a tensor with `ndim` dimensions, made non-negative. Throws
   // c10::IndexError, in ATen's words, if it is out of range; a tensor of no
   // dimensions accepts -1 and 0 and gives 0.
@@ -78,7 +80,7 @@ class TESSERA_API OpCall {
   // Likewise for a list; an empty or absent list means all dimensions. Of a
   // tensor without dimensions it is always empty. Throws c10::Error if one is
   // named twice.
-  Sizes dimensions(std::string_view name, int64_t ndim) const;
+  CheckedSizes dimensions(std::string_view name, int64_t ndim) const;
 
  private:
   const c10::FunctionSchema& schema_;
@@ -134,7 +136,7 @@ struct LocalView {
   // The global sizes of the results.
   c10::ArrayRef<Sizes> output_sizes;
 
-  Sizes output_shape(size_t index) const {
+  CheckedSizes output_shape(size_t index) const {
     return local_shape(output_sizes[index], mesh, outputs[index], position);
   }
 };

@@ -1,6 +1,7 @@
 #include "dispatch/op_plan.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "core/terms.h"
 #include "dispatch/agreement.h"
@@ -434,16 +435,28 @@ class Planner {
   c10::SmallVector<bool, 8> written_inputs_;
 };
 
+// Says of which op a rule has missed a dimension or an element of a list.
+template <typename Plan>
+auto with_name(const OpInfo& op, const Plan& plan) {
+  try {
+    return plan();
+  } catch (const std::out_of_range& missing) {
+    TORCH_CHECK_INDEX(false, "[", op.display_name, "] ", missing.what());
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<OpPlan> plan_op(
     const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
-  auto plan = Planner(op, args).plan(Needs::Nothing);
-  return plan != nullptr ? plan : Planner(op, args).plan(Needs::NonEmpty);
+  return with_name(op, [&] {
+    auto plan = Planner(op, args).plan(Needs::Nothing);
+    return plan != nullptr ? plan : Planner(op, args).plan(Needs::NonEmpty);
+  });
 }
 
 std::string explain_plan(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
-  return Planner(op, args).explanation();
+  return with_name(op, [&] { return Planner(op, args).explanation(); });
 }
 
 }  // namespace tessera::detail

@@ -174,30 +174,30 @@ Rows attention_backward_rows(const OpCall& call, BackwardArgs args) {
       call.schema().returns().size());
 }
 
-Sizes output_size(const OpCall& call) {
-  const Sizes& query = call.tensor(0).sizes;
+CheckedSizes output_size(const OpCall& call) {
+  const CheckedSizes& query = call.tensor(0).sizes;
   return {query[0], query[1], query[2], call.tensor(2).sizes[3]};
 }
 
 std::vector<Sizes> cpu_sizes(const OpCall& call) {
-  const Sizes& query = call.tensor(0).sizes;
-  return {output_size(call), Sizes{query[0], query[1], query[2]}};
+  const CheckedSizes& query = call.tensor(0).sizes;
+  return {output_size(call), CheckedSizes{query[0], query[1], query[2]}};
 }
 
 // (output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, rng_state, unused,
 // debug_attn_mask); the bounds of sequences are undefined here.
 std::vector<Sizes> flash_sizes(const OpCall& call) {
-  const Sizes& query = call.tensor(0).sizes;
+  const CheckedSizes& query = call.tensor(0).sizes;
   return {
       output_size(call),
-      Sizes{query[0], query[1], query[2]},
-      Sizes{0},
-      Sizes{0},
-      Sizes{},
-      Sizes{},
-      Sizes{2},
-      Sizes{},
-      Sizes{0}};
+      CheckedSizes{query[0], query[1], query[2]},
+      CheckedSizes{0},
+      CheckedSizes{0},
+      CheckedSizes{},
+      CheckedSizes{},
+      CheckedSizes{2},
+      CheckedSizes{},
+      CheckedSizes{0}};
 }
 
 // As flash_sizes, with a seed of one number.

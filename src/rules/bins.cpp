@@ -44,7 +44,7 @@ Rows histogram_rows(const OpCall& call) {
 std::vector<Sizes> histogram_sizes(const OpCall& call) {
   const int64_t bins = operand_count(call) == 3 ? call.tensor(1).sizes[0] - 1
                                                 : call.integer("bins");
-  return {Sizes{bins}, Sizes{bins + 1}};
+  return {CheckedSizes{bins}, CheckedSizes{bins + 1}};
 }
 
 // bincount(self, weights?, minlength): made of this one, with room for all.
@@ -95,11 +95,11 @@ Rows searchsorted_rows(const OpCall& call) {
 
 void add_bin_rules(RuleTable& table) {
   table.add("aten::histc", rule_of(histc_rows, [](const OpCall& call) {
-              return std::vector<Sizes>{Sizes{call.integer("bins")}};
+              return std::vector<Sizes>{CheckedSizes{call.integer("bins")}};
             }));
   table.add("aten::histogram", rule_of(histogram_rows, histogram_sizes));
   Rule bincount = rule_of(bincount_rows, [](const OpCall& call) {
-    return std::vector<Sizes>{Sizes{call.integer("minlength")}};
+    return std::vector<Sizes>{CheckedSizes{call.integer("minlength")}};
   });
   bincount.checked_arguments = {"self"};
   table.add("aten::bincount", bincount);

@@ -3,6 +3,7 @@
 
 #include "rules/layer_families.h"
 #include "rules/rows.h"
+#include "rules/windows.h"
 
 namespace tessera::detail {
 namespace {
@@ -68,15 +69,17 @@ Rows convolution_backward_rows(const OpCall& call) {
   return rows;
 }
 
-// A list argument that may have one element for all dimensions.
-int64_t at_dim(const Sizes& list, size_t dim) {
-  return list.size() == 1 ? list[0] : list[dim];
+// The size over which `count` windows slide.
+int64_t unfolded_size(const OpCall& call, int64_t count, const Window& window) {
+  check_window(call, window);
+  return (count - 1) * window.stride - 2 * window.padding +
+         window.dilation * (window.kernel - 1) + 1;
 }
 
 std::vector<Sizes> convolution_sizes(const OpCall& call) {
   const Convolution conv(call, 0);
-  const Sizes& input = conv.input.sizes;
-  const Sizes& weight = conv.weight.sizes;
+  const CheckedSizes& input = conv.input.sizes;
+  const CheckedSizes& weight = conv.weight.sizes;
   TORCH_CHECK(
       input.size() == weight.size() && input.size() > 2,
       "[aten.convolution.default] expected an input and a weight of as many "
@@ -99,21 +102,21 @@ std::vector<Sizes> convolution_sizes(const OpCall& call) {
       " channels, but got ",
       input[1],
       " channels instead");
-  const Sizes stride = call.integers("stride");
-  const Sizes padding = call.integers("padding");
-  const Sizes dilation = call.integers("dilation");
-  const Sizes extra = call.integers("output_padding");
-  Sizes output{input[0], conv.transposed ? weight[1] * conv.groups : weight[0]};
-  for (size_t d = 0; d + 2 < input.size(); ++d) {
-    const int64_t kernel = at_dim(dilation, d) * (weight[d + 2] - 1);
-    const int64_t step = at_dim(stride, d);
-    const int64_t pad = 2 * at_dim(padding, d);
+  const CheckedSizes stride = call.integers("stride");
+  const CheckedSizes padding = call.integers("padding");
+  const CheckedSizes dilation = call.integers("dilation");
+  const CheckedSizes extra = call.integers("output_padding");
+  CheckedSizes output{
+      input[0], conv.transposed ? weight[1] * conv.groups : weight[0]};
+  for (int64_t d = 0; d + 2 < input.length(); ++d) {
+    const Window window{
+        weight[d + 2], along(stride, d), along(padding, d), along(dilation, d)};
     const int64_t size =
         conv.transposed
-            ? (input[d + 2] - 1) * step - pad + kernel + at_dim(extra, d) + 1
-            : (input[d + 2] + pad - kernel - 1) / step + 1;
+            ? unfolded_size(call, input[d + 2], window) + along(extra, d)
+            : window_count(call, input[d + 2], window);
     TORCH_CHECK(
-        size > 0 && (conv.transposed || input[d + 2] + pad > kernel),
+        size > 0,
         "[aten.convolution.default] the kernel of size ",
         SizesRef(weight),
         " is larger than the input of size ",
@@ -125,7 +128,10 @@ std::vector<Sizes> convolution_sizes(const OpCall& call) {
 
 std::vector<Sizes> convolution_backward_sizes(const OpCall& call) {
   const Convolution conv(call, 1);
-  return {conv.input.sizes, conv.weight.sizes, Sizes{call.tensor(0).sizes[1]}};
+  return {
+      conv.input.sizes,
+      conv.weight.sizes,
+      CheckedSizes{call.tensor(0).sizes[1]}};
 }
 
 // Of the groups that a rank has.
@@ -150,7 +156,7 @@ void add_convolution_rules(RuleTable& table) {
         if (call.is_none("bias_sizes")) {
           return c10::IValue();
         }
-        const Sizes shape = view.output_shape(2);
+        const CheckedSizes shape = view.output_shape(2);
         return c10::IValue(std::vector<int64_t>(shape.begin(), shape.end()));
       }};
   table.add(

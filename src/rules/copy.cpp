@@ -97,7 +97,7 @@ Rows new_rows(const OpCall& call) {
 }
 
 c10::IValue local_stride(const OpCall& call, const LocalView& view) {
-  const Sizes strides =
+  const CheckedSizes strides =
       local_strides(view.output_shape(0), call.integers("stride"));
   return std::vector<int64_t>(strides.begin(), strides.end());
 }
@@ -122,7 +122,7 @@ void add_copy_rules(RuleTable& table) {
       "aten::_local_scalar_dense",
       rule_of(
           [](const OpCall&) { return Rows{}; },
-          [](const OpCall&) { return std::vector<Sizes>{Sizes{}}; }));
+          [](const OpCall&) { return std::vector<Sizes>{CheckedSizes{}}; }));
 
   Rule copy{copy_rows};
   copy.elementwise = true;

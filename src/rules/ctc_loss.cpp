@@ -49,18 +49,19 @@ Range held_samples(
 LocalArgument local_lengths(const char* name, size_t log_probs) {
   return {name, [=](const OpCall& call, const LocalView& view) {
             const auto held = held_samples(call, view, log_probs);
-            const Sizes all = call.integers(name);
-            const auto* first = all.begin() + held.begin;
-            return c10::IValue(std::vector<int64_t>(first, first + held.size));
+            const CheckedSizes all = call.integers(name);
+            const auto own = all.slice(held.begin, held.size);
+            return c10::IValue(std::vector<int64_t>(own.begin(), own.end()));
           }};
 }
 
 LocalArgument first_target(size_t log_probs) {
   return {"first_target", [=](const OpCall& call, const LocalView& view) {
             const auto held = held_samples(call, view, log_probs);
-            const Sizes all = call.integers("target_lengths");
-            return c10::IValue(std::accumulate(
-                all.begin(), all.begin() + held.begin, int64_t{0}));
+            const CheckedSizes before =
+                call.integers("target_lengths").slice(0, held.begin);
+            return c10::IValue(
+                std::accumulate(before.begin(), before.end(), int64_t{0}));
           }};
 }
 

@@ -65,8 +65,8 @@ Rows rotate_rows(const OpCall& call) {
 }
 
 std::vector<Sizes> rotate_sizes(const OpCall& call) {
-  Sizes sizes = call.tensor(0).sizes;
-  const Sizes dims = call.dimensions("dims", call.tensor(0).dim());
+  CheckedSizes sizes = call.tensor(0).sizes;
+  const CheckedSizes dims = call.dimensions("dims", call.tensor(0).dim());
   if (call.integer("k") % 2 != 0) {
     std::swap(sizes[dims[0]], sizes[dims[1]]);
   }
@@ -82,7 +82,7 @@ void add_diagonal_rules(RuleTable& table) {
         const Plane plane = plane_of(call, self.dim() + 1);
         const int64_t side =
             self.sizes.back() + std::abs(call.integer("offset"));
-        Sizes sizes(self.dim() + 1, side);
+        CheckedSizes sizes(self.dim() + 1, side);
         for (int64_t d = 0; d < self.dim() - 1; ++d) {
           sizes[plane.outside(d)] = self.sizes[d];
         }

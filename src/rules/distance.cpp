@@ -9,19 +9,19 @@ namespace tessera::detail {
 namespace {
 
 // The dimensions before the matrices, which broadcast.
-SizesRef batch_sizes(const TensorArg& matrices) {
-  return SizesRef(matrices.sizes).slice(0, matrices.sizes.size() - 2);
+CheckedSizes batch_sizes(const TensorArg& matrices) {
+  return matrices.sizes.without_last(2);
 }
 
 // Two batches broadcast, and two more dimensions.
-Sizes broadcast_sizes(
+CheckedSizes broadcast_sizes(
     const TensorArg& a, const TensorArg& b, int64_t rows, int64_t columns) {
-  Sizes sizes(std::max(a.dim(), b.dim()) - 2, 1);
+  CheckedSizes sizes(std::max(a.dim(), b.dim()) - 2, 1);
   for (const TensorArg* tensor : {&a, &b}) {
-    const SizesRef own = batch_sizes(*tensor);
-    for (size_t d = 0; d < own.size(); ++d) {
+    const CheckedSizes own = batch_sizes(*tensor);
+    for (int64_t d = 0; d < own.length(); ++d) {
       if (own[d] != 1) {
-        sizes[sizes.size() - own.size() + d] = own[d];
+        sizes[sizes.length() - own.length() + d] = own[d];
       }
     }
   }
@@ -78,7 +78,7 @@ Rows distance_backward_rows(const OpCall& call) {
 std::vector<Sizes> distance_backward_sizes(const OpCall& call) {
   const TensorArg& x1 = call.tensor(1);
   const TensorArg& x2 = call.tensor(2);
-  Sizes sizes =
+  CheckedSizes sizes =
       broadcast_sizes(x1, x2, x1.sizes[x1.dim() - 2], x1.sizes.back());
   // Without distances ATen's kernel does not broadcast.
   const bool empty =
@@ -158,7 +158,7 @@ Rows trilinear_rows(const OpCall& call) {
 
 std::vector<Sizes> trilinear_sizes(const OpCall& call) {
   const Trilinear product(call);
-  Sizes sizes;
+  CheckedSizes sizes;
   for (int64_t d = 0; d < product.ndim; ++d) {
     if (!product.summed[d]) {
       sizes.push_back(product.size(d));

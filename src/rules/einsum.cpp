@@ -56,7 +56,8 @@ int64_t size_of(
 }
 
 // The bias has the result's dimension `dim` only at full size.
-Placement bias_shard(const TensorArg& bias, int64_t dim, const Sizes& result) {
+Placement bias_shard(
+    const TensorArg& bias, int64_t dim, const CheckedSizes& result) {
   const int64_t own = dim - (static_cast<int64_t>(result.size()) - bias.dim());
   return own >= 0 && bias.sizes[own] == result[dim] ? S(own) : R;
 }
@@ -67,7 +68,7 @@ class EinsumRule {
       : formula_(parse(formula)), biased_(biased) {}
 
   Rows rows(const OpCall& call) const {
-    const Sizes result = result_sizes(call);
+    const CheckedSizes result = result_sizes(call);
     Rows rows;
     for (const char letter : formula_.letters) {
       // Cutting one row leaves all ranks but the first with nothing to do, and
@@ -103,8 +104,8 @@ class EinsumRule {
     return rows;
   }
 
-  Sizes result_sizes(const OpCall& call) const {
-    Sizes sizes;
+  CheckedSizes result_sizes(const OpCall& call) const {
+    CheckedSizes sizes;
     for (const char letter : formula_.result) {
       sizes.push_back(size_of(formula_, letter, factors(call)));
     }

@@ -95,7 +95,8 @@ Rows embedding_backward_rows(const OpCall& call) {
 }
 
 std::vector<Sizes> embedding_backward_sizes(const OpCall& call) {
-  return {Sizes{call.integer("num_weights"), call.tensor(0).sizes.back()}};
+  return {
+      CheckedSizes{call.integer("num_weights"), call.tensor(0).sizes.back()}};
 }
 
 }  // namespace

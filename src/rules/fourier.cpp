@@ -28,7 +28,7 @@ std::vector<Sizes> transformed_sizes(const OpCall& call) {
 }
 
 std::vector<Sizes> real_to_complex_sizes(const OpCall& call) {
-  Sizes sizes = call.tensor(0).sizes;
+  CheckedSizes sizes = call.tensor(0).sizes;
   if (call.boolean("onesided")) {
     auto& last = sizes[last_transformed(call)];
     last = last / 2 + 1;
@@ -37,7 +37,7 @@ std::vector<Sizes> real_to_complex_sizes(const OpCall& call) {
 }
 
 std::vector<Sizes> complex_to_real_sizes(const OpCall& call) {
-  Sizes sizes = call.tensor(0).sizes;
+  CheckedSizes sizes = call.tensor(0).sizes;
   sizes[last_transformed(call)] = call.integer("last_dim_size");
   return {sizes};
 }

@@ -40,7 +40,7 @@ Rows group_norm_rows(const OpCall& call) {
 }
 
 std::vector<Sizes> group_norm_sizes(const OpCall& call) {
-  const Sizes moments{call.integer("N"), call.integer("group")};
+  const CheckedSizes moments{call.integer("N"), call.integer("group")};
   return {call.tensor(0).sizes, moments, moments};
 }
 
@@ -61,7 +61,7 @@ Rows group_norm_backward_rows(const OpCall& call) {
 }
 
 std::vector<Sizes> group_norm_backward_sizes(const OpCall& call) {
-  const Sizes channels{call.integer("C")};
+  const CheckedSizes channels{call.integer("C")};
   return {call.tensor(1).sizes, channels, channels};
 }
 
@@ -85,7 +85,7 @@ Rows batch_norm_rows(const OpCall& call) {
 }
 
 std::vector<Sizes> batch_norm_sizes(const OpCall& call) {
-  return {call.tensor(0).sizes, Sizes{0}, Sizes{0}};
+  return {call.tensor(0).sizes, CheckedSizes{0}, CheckedSizes{0}};
 }
 
 }  // namespace

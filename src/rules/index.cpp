@@ -24,7 +24,7 @@ Rows index_select_rows(const OpCall& call) {
 
 std::vector<Sizes> index_select_sizes(const OpCall& call) {
   const TensorArg& index = call.tensor(1);
-  Sizes sizes = call.tensor(0).sizes;
+  CheckedSizes sizes = call.tensor(0).sizes;
   TORCH_CHECK_INDEX(
       index.dim() <= 1,
       "[aten.index_select.default] expected an index of one dimension, but got "
@@ -46,7 +46,7 @@ Rows slicewise_rows(const OpCall& call, int64_t dim) {
   for (int64_t d = 0; d < call.tensor(0).dim(); ++d) {
     bool alike = d != dim;
     for (size_t i = 1; i < operands && alike; ++i) {
-      const Sizes& sizes = call.tensor(i).sizes;
+      const CheckedSizes& sizes = call.tensor(i).sizes;
       alike = d < static_cast<int64_t>(sizes.size()) &&
               sizes[d] == call.tensor(0).sizes[d];
     }
@@ -131,12 +131,12 @@ Rows scatter_rows(const OpCall& call) {
 // what is added may come from several ranks.
 Rows scatter_add_rows(const OpCall& call) {
   const int64_t dim = call.dimension("dim", call.tensor(0).dim());
-  const Sizes& index = call.tensor(1).sizes;
+  const CheckedSizes& index = call.tensor(1).sizes;
   Rows rows = scatter_rows(call);
   for (size_t d = 0; d < index.size(); ++d) {
     // Along other dimensions the position in `self` follows the index's own.
     const auto own = static_cast<int64_t>(d);
-    const Sizes& src = call.tensor(2).sizes;
+    const CheckedSizes& src = call.tensor(2).sizes;
     if (own == dim && d < src.size() && src[d] == index[d]) {
       rows.push_back({{P(ReduceOp::Sum), S(own), S(own)}, {P(ReduceOp::Sum)}});
     }

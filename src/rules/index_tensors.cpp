@@ -13,12 +13,12 @@ namespace {
 // How the dimensions of self[indices] follow from those of `self`.
 struct Indexing {
   const OpCall& call;
-  int64_t ndim = 0;      // of self
-  int64_t listed = 0;    // of the indices, None included
-  int64_t first = -1;    // that is not None
-  int64_t given = 0;     // that are not None
-  Sizes index_shape;     // what the indices broadcast to
-  bool together = true;  // the indexed dimensions are neighbours
+  int64_t ndim = 0;          // of self
+  int64_t listed = 0;        // of the indices, None included
+  int64_t first = -1;        // that is not None
+  int64_t given = 0;         // that are not None
+  CheckedSizes index_shape;  // what the indices broadcast to
+  bool together = true;      // the indexed dimensions are neighbours
 
   // Of a call whose tensors are self, `count` indices, and others.
   Indexing(const OpCall& c, size_t count)
@@ -39,7 +39,7 @@ struct Indexing {
 
   const TensorArg& at(int64_t i) const { return call.tensor(1 + i); }
 
-  void broadcast(const Sizes& sizes) {
+  void broadcast(const CheckedSizes& sizes) {
     if (sizes.size() > index_shape.size()) {
       index_shape.insert(
           index_shape.begin(), sizes.size() - index_shape.size(), 1);

@@ -1,5 +1,8 @@
 // Ops that put tensors together or repeat and reorder their elements along a
 // dimension: the others may be sharded, and reductions stay pending.
+#include <c10/core/WrapDimMinimal.h>
+#include <c10/util/accumulate.h>
+
 #include <utility>
 
 #include "rules/index.h"
@@ -79,7 +82,7 @@ Rows stack_rows(const OpCall& call) {
 }
 
 Rows repeat_rows(const OpCall& call) {
-  const Sizes repeats = call.integers("repeats");
+  const CheckedSizes repeats = call.integers("repeats");
   const int64_t added =
       static_cast<int64_t>(repeats.size()) - call.tensor(0).dim();
   Rows rows = moved_rows(call, [&](int64_t d) -> std::optional<int64_t> {
@@ -102,16 +105,21 @@ Rows reordered_rows(const OpCall& call, const std::vector<bool>& named) {
 Rows flip_rows(const OpCall& call) {
   const int64_t ndim = call.tensor(0).dim();
   // No dims flip nothing, where dimensions() would read all of them.
-  const Sizes dims =
-      call.integers("dims").empty() ? Sizes{} : call.dimensions("dims", ndim);
+  const CheckedSizes dims = call.integers("dims").empty()
+                                ? CheckedSizes{}
+                                : call.dimensions("dims", ndim);
   return reordered_rows(call, marked(dims, ndim));
 }
 
 Rows roll_rows(const OpCall& call) {
   const int64_t ndim = call.tensor(0).dim();
-  Sizes dims;
+  CheckedSizes dims;
+  // ATen looks only where there are elements, which some ranks may not have.
+  const bool empty = c10::multiply_integers(call.tensor(0).sizes) == 0;
   for (const int64_t dim : call.integers("dims")) {
-    dims.push_back(dim < 0 ? dim + ndim : dim);
+    if (!empty) {
+      dims.push_back(c10::maybe_wrap_dim(dim, ndim));
+    }
   }
   // Without dims the flattened tensor is rolled.
   return reordered_rows(
@@ -124,7 +132,7 @@ std::vector<Sizes> self_sizes(const OpCall& call) {
 
 // `pad` holds two numbers a dimension, from the last dimension on.
 Rows pad_rows(const OpCall& call) {
-  const Sizes pad = call.integers("pad");
+  const CheckedSizes pad = call.integers("pad");
   const int64_t ndim = call.tensor(0).dim();
   Rows rows = moved_rows(call, [&](int64_t d) -> std::optional<int64_t> {
     const auto at = static_cast<size_t>(2 * (ndim - 1 - d));

@@ -110,13 +110,14 @@ Rule checked(Rule rule, const char* argument) {
 }
 
 // The batch of both operands, and `core` after it.
-Sizes broadcast_batch(const OpCall& call, const Cores& cores, Sizes core) {
-  Sizes sizes(batch_ndim(call, cores), 1);
+CheckedSizes broadcast_batch(
+    const OpCall& call, const Cores& cores, CheckedSizes core) {
+  CheckedSizes sizes(batch_ndim(call, cores), 1);
   for (size_t i = 0; i < cores.size(); ++i) {
     const TensorArg& tensor = call.tensor(i);
     const int64_t own = tensor.dim() - cores[i];
     for (int64_t d = 0; d < own; ++d) {
-      int64_t& size = sizes[sizes.size() - own + d];
+      int64_t& size = sizes[sizes.length() - own + d];
       size = tensor.sizes[d] == 1 ? size : tensor.sizes[d];
     }
   }
@@ -128,47 +129,40 @@ std::vector<Sizes> matrix_sizes(const OpCall& call) {
   return {call.tensor(0).sizes};
 }
 
-Sizes without_last(Sizes sizes) {
-  sizes.pop_back();
-  return sizes;
-}
-
 // linalg_eig(self) -> values, vectors
 std::vector<Sizes> eigen_sizes(const OpCall& call) {
-  const Sizes& self = call.tensor(0).sizes;
-  return {without_last(self), self};
+  const CheckedSizes& self = call.tensor(0).sizes;
+  return {self.without_last(1), self};
 }
 
 std::vector<Sizes> eigenvalue_sizes(const OpCall& call) {
-  return {without_last(call.tensor(0).sizes)};
+  return {call.tensor(0).sizes.without_last(1)};
 }
 
 // linalg_pinv(self[..., m, n], atol?, rtol?) -> [..., n, m]
 std::vector<Sizes> pinv_sizes(const OpCall& call) {
-  Sizes sizes = call.tensor(0).sizes;
-  std::swap(sizes[sizes.size() - 2], sizes.back());
+  CheckedSizes sizes = call.tensor(0).sizes;
+  std::swap(sizes.from_end(2), sizes.from_end(1));
   return {sizes};
 }
 
 // geqrf(self[..., m, n]) -> a[..., m, n], tau[..., min(m, n)]
 std::vector<Sizes> geqrf_sizes(const OpCall& call) {
-  const Sizes& self = call.tensor(0).sizes;
-  Sizes tau = without_last(self);
+  const CheckedSizes& self = call.tensor(0).sizes;
+  CheckedSizes tau = self.without_last(1);
   tau.back() = std::min(tau.back(), self.back());
   return {self, tau};
 }
 
 std::vector<Sizes> solve_triangular_sizes(const OpCall& call) {
-  const Sizes& right = call.tensor(1).sizes;
-  return {broadcast_batch(
-      call, {2, 2}, Sizes{right[right.size() - 2], right.back()})};
+  const CheckedSizes& right = call.tensor(1).sizes;
+  return {broadcast_batch(call, {2, 2}, right.slice(right.length() - 2, 2))};
 }
 
 // cholesky_solve(self, factor)
 std::vector<Sizes> cholesky_solve_sizes(const OpCall& call) {
-  const Sizes& right = call.tensor(0).sizes;
-  return {broadcast_batch(
-      call, {2, 2}, Sizes{right[right.size() - 2], right.back()})};
+  const CheckedSizes& right = call.tensor(0).sizes;
+  return {broadcast_batch(call, {2, 2}, right.slice(right.length() - 2, 2))};
 }
 
 // _linalg_solve_ex(A, B) -> result, LU, pivots, info: the last three are only
@@ -177,7 +171,7 @@ Rows solve_rows(const OpCall& call) {
   const TensorArg& a = call.tensor(0);
   const TensorArg& b = call.tensor(1);
   const bool vectors = b.dim() == 1 || (b.dim() + 1 == a.dim() &&
-                                        b.sizes == without_last(a.sizes));
+                                        b.sizes == a.sizes.without_last(1));
   const Cores cores{2, vectors ? 1 : 2};
   Rows rows = solving_rows(call, cores, 1);
   for (Row& row : rows) {
@@ -235,8 +229,24 @@ Rows spectral_rows(const OpCall& call) {
   return rows;
 }
 
+// ATen's kernel takes as many pivots as it needs, whatever there is.
+void check_pivots(const OpCall& call) {
+  const CheckedSizes& lu = call.tensor(0).sizes;
+  CheckedSizes wanted = lu.without_last(1);
+  wanted.back() = std::min(lu.from_end(2), lu.from_end(1));
+  TORCH_CHECK(
+      !call.boolean("unpack_pivots") || call.tensor(1).sizes == wanted,
+      "[aten.lu_unpack.default] expected pivots of shape ",
+      SizesRef(wanted),
+      " for an LU of shape ",
+      SizesRef(lu),
+      ", but got ",
+      SizesRef(call.tensor(1).sizes));
+}
+
 // lu_unpack(LU, pivots) -> P, L, U: what is not asked for is empty.
 Rows lu_unpack_rows(const OpCall& call) {
+  check_pivots(call);
   Rows rows = batch_rows(call, {2, 1});
   for (Row& row : rows) {
     const Placement batch = row.outputs[0];

@@ -41,7 +41,9 @@ Rows nll_loss2d_rows(const OpCall& call) {
 }
 
 std::vector<Sizes> nll_loss2d_sizes(const OpCall& call) {
-  return {is_unreduced(call) ? call.tensor(1).sizes : Sizes{}, Sizes{}};
+  return {
+      is_unreduced(call) ? call.tensor(1).sizes : CheckedSizes{},
+      CheckedSizes{}};
 }
 
 // nll_loss2d_backward(grad, self, target, weight?, ..., total_weight)
@@ -81,7 +83,7 @@ Rows margin_rows(const OpCall& call) {
 
 std::vector<Sizes> margin_sizes(const OpCall& call) {
   const TensorArg& self = call.tensor(0);
-  Sizes output;
+  CheckedSizes output;
   if (is_unreduced(call) && self.dim() == 2) {
     output.push_back(self.sizes[0]);
   }

@@ -28,7 +28,7 @@ void check_vectors(const OpCall& call) {
 
 std::vector<Sizes> dot_sizes(const OpCall& call) {
   check_vectors(call);
-  return {Sizes{}};
+  return {CheckedSizes{}};
 }
 
 std::vector<Sizes> addbmm_sizes(const OpCall& call) {
@@ -42,7 +42,7 @@ std::vector<Sizes> addbmm_sizes(const OpCall& call) {
       SizesRef(left.sizes),
       " and ",
       SizesRef(right.sizes));
-  return {Sizes{left.sizes[1], right.sizes[2]}};
+  return {CheckedSizes{left.sizes[1], right.sizes[2]}};
 }
 
 // Of an empty matrix ATen's addmv returns what is added as it is, without

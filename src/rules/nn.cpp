@@ -40,8 +40,8 @@ Rows layer_norm_rows(const OpCall& call) {
 }
 
 std::vector<Sizes> layer_norm_sizes(const OpCall& call) {
-  const Sizes& input = call.tensor(0).sizes;
-  const Sizes shape = call.integers("normalized_shape");
+  const CheckedSizes& input = call.tensor(0).sizes;
+  const CheckedSizes shape = call.integers("normalized_shape");
   const int64_t batch = batch_dims(call, call.tensor(0));
   TORCH_CHECK(
       batch >= 0 && SizesRef(input).slice(batch) == SizesRef(shape),
@@ -50,7 +50,7 @@ std::vector<Sizes> layer_norm_sizes(const OpCall& call) {
       SizesRef(shape),
       ", but got one of shape ",
       SizesRef(input));
-  Sizes moments = input;
+  CheckedSizes moments = input;
   std::fill(moments.begin() + batch, moments.end(), 1);
   return {input, moments, moments};
 }
@@ -70,7 +70,7 @@ Rows layer_norm_backward_rows(const OpCall& call) {
 }
 
 std::vector<Sizes> layer_norm_backward_sizes(const OpCall& call) {
-  const Sizes shape = call.integers("normalized_shape");
+  const CheckedSizes shape = call.integers("normalized_shape");
   return {call.tensor(1).sizes, shape, shape};
 }
 

@@ -6,14 +6,14 @@ namespace tessera::detail {
 namespace {
 
 // The shape that the operands broadcast to.
-Sizes broadcast_sizes(const OpCall& call, size_t operands) {
+CheckedSizes broadcast_sizes(const OpCall& call, size_t operands) {
   int64_t ndim = 0;
   for (size_t i = 0; i < operands; ++i) {
     ndim = std::max(ndim, call.tensor(i).dim());
   }
-  Sizes sizes(ndim, 1);
+  CheckedSizes sizes(ndim, 1);
   for (size_t i = 0; i < operands; ++i) {
-    const Sizes& operand = call.tensor(i).sizes;
+    const CheckedSizes& operand = call.tensor(i).sizes;
     const size_t missing = sizes.size() - operand.size();
     for (size_t d = 0; d < operand.size(); ++d) {
       if (operand[d] != 1) {
@@ -26,7 +26,7 @@ Sizes broadcast_sizes(const OpCall& call, size_t operands) {
 
 // Where an operand lies when dimension `dim` of the result is sharded.
 Placement operand_placement(
-    const TensorArg& operand, int64_t dim, const Sizes& sizes) {
+    const TensorArg& operand, int64_t dim, const CheckedSizes& sizes) {
   const int64_t own =
       dim - (static_cast<int64_t>(sizes.size()) - operand.dim());
   const bool has_it =
@@ -38,7 +38,7 @@ Placement operand_placement(
 
 Rows pointwise_rows(const OpCall& call) {
   const size_t operands = operand_count(call);
-  const Sizes sizes = broadcast_sizes(call, operands);
+  const CheckedSizes sizes = broadcast_sizes(call, operands);
   Rows rows;
   for (int64_t d = 0; d < static_cast<int64_t>(sizes.size()); ++d) {
     Row row = uniform_row(call, R, S(d));
@@ -66,7 +66,7 @@ void add_pointwise_rules(RuleTable& table) {
       "aten::equal",
       rule_of(
           [](const OpCall&) { return Rows{}; },
-          [](const OpCall&) { return std::vector<Sizes>{Sizes{}}; }));
+          [](const OpCall&) { return std::vector<Sizes>{CheckedSizes{}}; }));
 
   // Elementwise ops that ATen does not tag, or not in all overloads, or not yet
   // in 2.11, in the order of their names.

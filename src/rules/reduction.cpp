@@ -30,8 +30,8 @@ struct Reduced {
     return kept;
   }
 
-  Sizes result_sizes(SizesRef sizes) const {
-    Sizes result;
+  CheckedSizes result_sizes(SizesRef sizes) const {
+    CheckedSizes result;
     for (int64_t d = 0; d < ndim(); ++d) {
       if (!dims[d]) {
         result.push_back(sizes[d]);
@@ -133,7 +133,7 @@ Rows all_rows(const OpCall& call) {
 Rows kept_rows(const OpCall& call) { return reduction_rows(call, {}); }
 
 std::vector<Sizes> pair_sizes(const OpCall& call) {
-  const Sizes sizes = reduced_sizes(call)[0];
+  const CheckedSizes sizes = reduced_sizes(call)[0];
   return {sizes, sizes};
 }
 
@@ -191,7 +191,7 @@ void add_reduction_rules(RuleTable& table) {
       "aten::trace",
       rule_of(
           [](const OpCall&) { return Rows{}; },
-          [](const OpCall&) { return std::vector<Sizes>{Sizes{}}; }));
+          [](const OpCall&) { return std::vector<Sizes>{CheckedSizes{}}; }));
 
   add_dimwise_rules(table);
 }

@@ -81,7 +81,7 @@ c10::ScalarType dtype_argument(
 std::vector<bool> marked(SizesRef dims, int64_t ndim) {
   std::vector<bool> marks(ndim, false);
   for (const int64_t dim : dims) {
-    if (dim < ndim) {
+    if (dim >= 0 && dim < ndim) {
       marks[dim] = true;
     }
   }
@@ -91,7 +91,7 @@ std::vector<bool> marked(SizesRef dims, int64_t ndim) {
 LocalArgument local_sizes(const char* name) {
   return {
       name, [](const OpCall&, const LocalView& view) {
-        const Sizes shape = view.output_shape(0);
+        const CheckedSizes shape = view.output_shape(0);
         return c10::IValue(std::vector<int64_t>(shape.begin(), shape.end()));
       }};
 }

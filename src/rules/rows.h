@@ -64,7 +64,8 @@ bool sum_survives(c10::ScalarType from, c10::ScalarType to);
 c10::ScalarType dtype_argument(
     const OpCall& call, const char* name, c10::ScalarType otherwise);
 
-// True at each of `dims` of a tensor with `ndim` dimensions.
+// True at each of `dims` of a tensor with `ndim` dimensions. Dimensions that
+// it does not have are left to ATen to refuse.
 std::vector<bool> marked(SizesRef dims, int64_t ndim);
 
 // A row for each dimension of the first tensor that is not among `dims`.

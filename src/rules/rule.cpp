@@ -66,6 +66,18 @@ OpCall::OpCall(
       " arguments");
 }
 
+const TensorArg& OpCall::tensor(size_t index) const {
+  TORCH_CHECK_INDEX(
+      index < tensors_.size(),
+      "[",
+      detail::op_display_name(schema_),
+      "] expected more than ",
+      index,
+      " tensors, but got ",
+      tensors_.size());
+  return tensors_[index];
+}
+
 bool OpCall::has(std::string_view name) const {
   return find_argument(schema_, name) >= 0;
 }
@@ -112,19 +124,19 @@ bool OpCall::boolean(std::string_view name) const {
   throw_type(schema_, "boolean] expected a bool", name, value);
 }
 
-Sizes OpCall::integers(std::string_view name) const {
+CheckedSizes OpCall::integers(std::string_view name) const {
   const c10::IValue& value = argument(name);
   if (value.isNone()) {
     return {};
   }
   if (value.isIntList()) {
     const auto list = value.toIntList();
-    return {list.begin(), list.end()};
+    return Sizes(list.begin(), list.end());
   }
   if (value.isSymIntList() || value.isList()) {
     // The dispatcher boxes SymInt[] as it comes: elements may be of either kind
     // in one list.
-    Sizes integers;
+    CheckedSizes integers;
     for (const c10::IValue& element : value.toListRef()) {
       TORCH_CHECK_TYPE(
           element.isInt() || element.isSymInt(),
@@ -147,8 +159,8 @@ int64_t OpCall::dimension(std::string_view name, int64_t ndim) const {
   return c10::maybe_wrap_dim(integer(name), ndim);
 }
 
-Sizes OpCall::dimensions(std::string_view name, int64_t ndim) const {
-  Sizes dims = is_none(name) ? Sizes{} : integers(name);
+CheckedSizes OpCall::dimensions(std::string_view name, int64_t ndim) const {
+  CheckedSizes dims = is_none(name) ? CheckedSizes{} : integers(name);
   if (dims.empty()) {
     for (int64_t d = 0; d < ndim; ++d) {
       dims.push_back(d);

@@ -23,10 +23,10 @@ Rows grid_rows(const OpCall& call) {
 }
 
 std::vector<Sizes> grid_sizes(const OpCall& call) {
-  const Sizes& input = call.tensor(0).sizes;
-  const Sizes& grid = call.tensor(1).sizes;
-  Sizes sizes{input[0], input[1]};
-  sizes.insert(sizes.end(), grid.begin() + 1, grid.end() - 1);
+  const CheckedSizes& input = call.tensor(0).sizes;
+  const CheckedSizes& grid = call.tensor(1).sizes;
+  CheckedSizes sizes{input[0], input[1]};
+  sizes.append(grid.slice(1, grid.length() - 2));
   return {sizes};
 }
 
@@ -58,18 +58,17 @@ Rows affine_rows(const OpCall& call) {
 
 // `size` is that of the image, [n, c, ...].
 std::vector<Sizes> affine_sizes(const OpCall& call) {
-  Sizes sizes = call.integers("size");
-  const auto coordinates = static_cast<int64_t>(sizes.size()) - 2;
-  sizes.erase(sizes.begin() + 1);
-  sizes.push_back(coordinates);
+  const CheckedSizes size = call.integers("size");
+  CheckedSizes sizes{size[0]};
+  sizes.append(size.without_first(2));
+  sizes.push_back(size.length() - 2);
   return {sizes};
 }
 
 c10::IValue affine_local_size(const OpCall& call, const LocalView& view) {
-  const Sizes size = call.integers("size");
-  std::vector<int64_t> local(size.begin(), size.end());
-  local[0] = view.output_shape(0)[0];
-  return local;
+  CheckedSizes size = call.integers("size");
+  size[0] = view.output_shape(0)[0];
+  return std::vector<int64_t>(size.begin(), size.end());
 }
 
 // Pixels become channels or channels pixels, a block at a time: a shard of

@@ -32,11 +32,11 @@ std::vector<Sizes> segment_sizes(const OpCall& call) {
   const TensorArg& data = call.tensor(0);
   const int64_t axis = call.dimension("axis", data.dim());
   const bool by_length = call.tensor(1).defined;
-  Sizes sizes = by_length ? call.tensor(1).sizes : call.tensor(3).sizes;
+  CheckedSizes sizes = by_length ? call.tensor(1).sizes : call.tensor(3).sizes;
   if (!by_length) {
     --sizes.back();
   }
-  sizes.insert(sizes.end(), data.sizes.begin() + axis + 1, data.sizes.end());
+  sizes.append(data.sizes.without_first(axis + 1));
   return {sizes};
 }
 

@@ -4,6 +4,7 @@
 
 #include "rules/layer_families.h"
 #include "rules/rows.h"
+#include "rules/windows.h"
 
 namespace tessera::detail {
 namespace {
@@ -69,10 +70,10 @@ Rule upsample_backward_rule(int64_t spatial) {
 Rule sized_rule(int64_t spatial) {
   Rule rule = spatial_linear_rule(spatial);
   rule.output_sizes = [spatial](const OpCall& call) -> std::vector<Sizes> {
-    Sizes sizes = call.tensor(0).sizes;
-    const Sizes wanted = call.integers("output_size");
+    CheckedSizes sizes = call.tensor(0).sizes;
+    const CheckedSizes wanted = call.integers("output_size");
     for (int64_t d = 0; d < spatial; ++d) {
-      sizes[sizes.size() - spatial + d] = wanted[d];
+      sizes.from_end(spatial - d) = wanted[d];
     }
     return {sizes};
   };
@@ -88,30 +89,24 @@ Rule sized_backward_rule(int64_t spatial) {
   return rule;
 }
 
-// A list argument that may have one element for all dimensions.
-int64_t along(const Sizes& list, int64_t dim) {
-  return list.size() == 1 ? list[0] : list[dim];
-}
-
 // max_pool3d_with_indices(self, kernel, stride, padding, dilation, ceil_mode)
 std::vector<Sizes> max_pool3d_sizes(const OpCall& call) {
-  Sizes sizes = call.tensor(0).sizes;
-  const Sizes kernel = call.integers("kernel_size");
-  const Sizes stride = call.integers("stride");
-  const Sizes padding = call.integers("padding");
-  const Sizes dilation = call.integers("dilation");
+  CheckedSizes sizes = call.tensor(0).sizes;
+  const CheckedSizes kernel = call.integers("kernel_size");
+  const CheckedSizes stride = call.integers("stride");
+  const CheckedSizes padding = call.integers("padding");
+  const CheckedSizes dilation = call.integers("dilation");
   const bool ceil = call.boolean("ceil_mode");
   for (int64_t d = 0; d < 3; ++d) {
-    int64_t& size = sizes[sizes.size() - 3 + d];
-    const int64_t pad = along(padding, d);
-    const int64_t step = along(stride.empty() ? kernel : stride, d);
-    const int64_t reach = along(dilation, d) * (along(kernel, d) - 1) + 1;
-    int64_t count = (size + 2 * pad - reach + (ceil ? step - 1 : 0)) / step + 1;
-    // The last window starts inside the input or its left padding.
-    if (ceil && (count - 1) * step >= size + pad) {
-      --count;
-    }
-    size = count;
+    int64_t& size = sizes.from_end(3 - d);
+    size = window_count(
+        call,
+        size,
+        {along(kernel, d),
+         along(stride.empty() ? kernel : stride, d),
+         along(padding, d),
+         along(dilation, d)},
+        ceil);
   }
   return {sizes, sizes};
 }
@@ -153,28 +148,37 @@ Rule column_rule(int64_t spatial) {
 }
 
 std::vector<Sizes> im2col_sizes(const OpCall& call) {
-  const Sizes& self = call.tensor(0).sizes;
-  const Sizes kernel = call.integers("kernel_size");
-  const Sizes dilation = call.integers("dilation");
-  const Sizes padding = call.integers("padding");
-  const Sizes stride = call.integers("stride");
+  const CheckedSizes& self = call.tensor(0).sizes;
+  const CheckedSizes kernel = call.integers("kernel_size");
+  const CheckedSizes dilation = call.integers("dilation");
+  const CheckedSizes padding = call.integers("padding");
+  const CheckedSizes stride = call.integers("stride");
   int64_t columns = 1;
   for (int64_t d = 0; d < 2; ++d) {
-    const int64_t reach = along(dilation, d) * (along(kernel, d) - 1) + 1;
-    const int64_t size = self[self.size() - 2 + d] + 2 * along(padding, d);
-    columns *= (size - reach) / along(stride, d) + 1;
+    columns *= window_count(
+        call,
+        self.from_end(2 - d),
+        {along(kernel, d),
+         along(stride, d),
+         along(padding, d),
+         along(dilation, d)});
   }
-  Sizes sizes(self.begin(), self.end() - 2);
+  CheckedSizes sizes = self.without_last(2);
   sizes.back() *= along(kernel, 0) * along(kernel, 1);
   sizes.push_back(columns);
   return {sizes};
 }
 
 std::vector<Sizes> col2im_sizes(const OpCall& call) {
-  const Sizes& self = call.tensor(0).sizes;
-  const Sizes kernel = call.integers("kernel_size");
-  Sizes sizes(self.begin(), self.end() - 1);
-  sizes.back() /= along(kernel, 0) * along(kernel, 1);
+  const CheckedSizes& self = call.tensor(0).sizes;
+  const CheckedSizes kernel = call.integers("kernel_size");
+  CheckedSizes sizes = self.without_last(1);
+  const int64_t elements = along(kernel, 0) * along(kernel, 1);
+  TORCH_CHECK(
+      elements > 0,
+      "[aten.col2im.default] expected kernel sizes greater than zero, but got ",
+      SizesRef(kernel));
+  sizes.back() /= elements;
   for (const int64_t size : call.integers("output_size")) {
     sizes.push_back(size);
   }
@@ -185,10 +189,10 @@ void add_padding_rules(RuleTable& table) {
   // ATen has no meta kernel for this one.
   Rule reflection = spatial_linear_rule(2);
   reflection.output_sizes = [](const OpCall& call) -> std::vector<Sizes> {
-    Sizes sizes = call.tensor(0).sizes;
-    const Sizes padding = call.integers("padding");
-    sizes[sizes.size() - 1] += padding[0] + padding[1];
-    sizes[sizes.size() - 2] += padding[2] + padding[3];
+    CheckedSizes sizes = call.tensor(0).sizes;
+    const CheckedSizes padding = call.integers("padding");
+    sizes.from_end(1) += padding[0] + padding[1];
+    sizes.from_end(2) += padding[2] + padding[3];
     return {sizes};
   };
   for (const std::string kind : {"reflection", "replication"}) {

@@ -16,10 +16,10 @@ namespace {
 // view, _unsafe_view: the first dimension of a group is the one that is
 // sharded.
 Rows reshape_rows(const OpCall& call) {
-  const Sizes& from = call.tensor(0).sizes;
+  const CheckedSizes& from = call.tensor(0).sizes;
   const int64_t numel = std::accumulate(
       from.begin(), from.end(), int64_t{1}, std::multiplies<>());
-  const Sizes to = inferred_sizes(call.integers("size"), numel);
+  const CheckedSizes to = inferred_sizes(call.integers("size"), numel);
   Rows rows;
   for (const ViewGroup& group : view_groups(from, to)) {
     rows.emplace_back(
@@ -47,8 +47,8 @@ Rows view_dtype_rows(const OpCall& call) {
 }
 
 Rows expand_rows(const OpCall& call) {
-  const Sizes& from = call.tensor(0).sizes;
-  const Sizes to = call.integers("size");
+  const CheckedSizes& from = call.tensor(0).sizes;
+  const CheckedSizes to = call.integers("size");
   const auto added = static_cast<int64_t>(to.size()) - call.tensor(0).dim();
   Rows rows = moved_rows(call, [&](int64_t d) -> std::optional<int64_t> {
     const int64_t at = d + added;
@@ -80,7 +80,7 @@ Rows transpose_rows(const OpCall& call) {
 
 Rows permute_rows(const OpCall& call) {
   const int64_t ndim = call.tensor(0).dim();
-  const Sizes order = call.dimensions("dims", ndim);
+  const CheckedSizes order = call.dimensions("dims", ndim);
   Rows rows = moved_rows(call, [&](int64_t d) -> std::optional<int64_t> {
     for (size_t at = 0; at < order.size(); ++at) {
       if (order[at] == d) {
@@ -102,9 +102,9 @@ Rows unsqueeze_rows(const OpCall& call) {
 
 // The dimensions that squeeze.dims takes away: those named that have size 1 in
 // the whole tensor, whatever size they have here.
-Sizes squeezed_dims(const OpCall& call) {
+CheckedSizes squeezed_dims(const OpCall& call) {
   const TensorArg& self = call.tensor(0);
-  Sizes squeezed;
+  CheckedSizes squeezed;
   if (call.integers("dim").empty()) {
     return squeezed;
   }
@@ -133,7 +133,7 @@ Rows squeeze_rows(const OpCall& call) {
 }
 
 c10::IValue local_squeezed_dims(const OpCall& call, const LocalView&) {
-  const Sizes dims = squeezed_dims(call);
+  const CheckedSizes dims = squeezed_dims(call);
   return std::vector<int64_t>(dims.begin(), dims.end());
 }
 
