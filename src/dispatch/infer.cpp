@@ -55,6 +55,15 @@ InferredOutput inferred(const at::Tensor& tensor) {
       tensor.scalar_type()};
 }
 
+bool mixes_dtypes(const OpCall& call) {
+  for (const TensorArg& tensor : call.tensors()) {
+    if (tensor.defined && tensor.dtype != call.tensor(0).dtype) {
+      return true;
+    }
+  }
+  return false;
+}
+
 InferredOutputs from_meta_kernel(
     const OpInfo& op,
     c10::ArrayRef<c10::IValue> args,
@@ -124,6 +133,19 @@ InferredOutputs from_broadcasting(
   return outputs;
 }
 
+// Of arguments that ATen refuses a rule may make anything.
+void check_sizes(const OpInfo& op, SizesRef sizes) {
+  for (const int64_t size : sizes) {
+    TORCH_CHECK(
+        size >= 0,
+        "[",
+        op.display_name,
+        "] expected sizes and paddings that leave a result, but it would have "
+        "shape ",
+        sizes);
+  }
+}
+
 InferredOutputs from_rule(
     const OpInfo& op, const Rule& rule, const OpCall& call) {
   const auto sizes = rule.output_sizes(call);
@@ -140,6 +162,7 @@ InferredOutputs from_rule(
   for (size_t r = 0; r < sizes.size(); ++r) {
     std::vector<InferredOutput> list;
     if (op.returns[r].kind != ReturnInfo::Kind::NotATensor) {
+      check_sizes(op, sizes[r]);
       list.push_back(
           {true,
            sizes[r],
@@ -164,7 +187,11 @@ InferredOutputs infer_outputs(
     return from_rule(op, rule, call);
   }
   if (has_meta_kernel(op, rule)) {
-    return from_meta_kernel(op, args, tensors, call);
+    auto outputs = from_meta_kernel(op, args, tensors, call);
+    // Meta kernels of torch's Python package promote where some kernels keep
+    // the dtype of their first argument (huber_loss): a result tells.
+    outputs.dtypes_known = !(rule.elementwise && mixes_dtypes(call));
+    return outputs;
   }
   if (rule.elementwise) {
     return from_broadcasting(op, tensors, call);
