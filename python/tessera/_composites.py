@@ -81,7 +81,8 @@ def _drawing_basis(function: Callable[..., Any]) -> Callable[..., Any]:
 def _without_chunks(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("options") is not None and any(
+        # What is no set of options is left for torch to refuse.
+        if hasattr(kwargs.get("options"), "_adjust") and any(
             isinstance(value, torch.Tensor) and _C.is_dtensor(value)
             for value in (*args, *kwargs.values())
         ):

@@ -158,6 +158,11 @@ at::Tensor& embedding_renorm_(
     const torch::jit::Stack args{self, indices, max_norm, norm_type};
     admit_plain_tensors(renorm_op(), args);
   }
+  TORCH_CHECK(
+      self.dim() == 2,
+      "[embedding_renorm_] expected a table of two dimensions, but got one of "
+      "shape ",
+      self.sizes());
   check_allowed(self);
   const Spec& table = *distributed_meta(self).spec;
   const Shards& shards = current_shards(self);

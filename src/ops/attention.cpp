@@ -20,6 +20,11 @@ namespace {
 
 // As the kernel lays out [batch, heads, rows, columns].
 at::Tensor empty_by_rows(at::IntArrayRef sizes, const at::Tensor& like) {
+  TORCH_CHECK(
+      sizes.size() == 4,
+      "[efficient_attention] expected tensors of four dimensions, but got one "
+      "of shape ",
+      sizes);
   return at::empty({sizes[0], sizes[2], sizes[1], sizes[3]}, like.options())
       .transpose(1, 2);
 }
@@ -63,15 +68,18 @@ struct EfficientAttention {
   }
 
   static Result on_meta(const Args& args) {
-    const auto query = args.in.query.sizes();
-    const int64_t rows = args.logsumexp ? (query[2] + 31) / 32 * 32 : 0;
+    const auto& query = args.in.query;
+    const int64_t rows = args.logsumexp ? (query.size(2) + 31) / 32 * 32 : 0;
     const auto seed = args.in.query.options().dtype(at::kLong);
     return {
         empty_by_rows(
-            {query[0], query[1], query[2], args.in.value.size(3)},
-            args.in.query),
+            {query.size(0),
+             query.size(1),
+             query.size(2),
+             args.in.value.size(3)},
+            query),
         at::empty(
-            {query[0], query[1], rows},
+            {query.size(0), query.size(1), rows},
             args.in.query.options().dtype(at::kFloat)),
         at::empty({}, seed),
         at::empty({}, seed)};

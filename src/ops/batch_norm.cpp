@@ -77,8 +77,8 @@ int64_t samples_of(const at::Tensor& input) {
 // Values of channels, to be broadcast over the input.
 at::Tensor by_channel(const at::Tensor& values, const at::Tensor& input) {
   c10::SmallVector<int64_t, 5> sizes(input.dim(), 1);
-  sizes[1] = values.size(0);
-  return values.view(sizes);
+  sizes[1] = values.numel();
+  return values.reshape(sizes);
 }
 
 void blend(
@@ -86,8 +86,77 @@ void blend(
     const at::Tensor& value,
     double m) {
   if (is_given(running)) {
-    running->copy_(at::add(at::mul(*running, 1 - m), at::mul(value, m)));
+    const auto own = value.reshape(running->sizes());
+    running->copy_(at::add(at::mul(*running, 1 - m), at::mul(own, m)));
   }
+}
+
+// What ATen asks of weight, bias and running statistics: its kernels read an
+// element for each channel, in the dtype of the input or, where that is a half,
+// in float.
+class ParameterCheck {
+ public:
+  explicit ParameterCheck(const at::Tensor& input)
+      : input_(input), dtype_(input.scalar_type()) {}
+
+  void operator()(
+      const char* name, const std::optional<at::Tensor>& parameter) {
+    if (!is_given(parameter)) {
+      return;
+    }
+    TORCH_CHECK(
+        parameter->numel() == input_.size(1),
+        name,
+        " should contain ",
+        input_.size(1),
+        " elements not ",
+        parameter->numel());
+    if (!seen_) {
+      seen_ = true;
+      dtype_ = parameter->scalar_type();
+    }
+    const bool taken = dtype_ == input_.scalar_type() ||
+                       (dtype_ == at::kFloat &&
+                        c10::isReducedFloatingType(input_.scalar_type()));
+    TORCH_CHECK(
+        taken && parameter->scalar_type() == dtype_,
+        "[batch_norm] expected parameters and statistics of the input's "
+        "dtype, ",
+        input_.scalar_type(),
+        ", or all of them in float for an input of half precision, but ",
+        name,
+        " is ",
+        parameter->scalar_type());
+  }
+
+ private:
+  const at::Tensor& input_;
+  at::ScalarType dtype_;
+  bool seen_ = false;
+};
+
+void check_parameters(
+    const Affine& affine, const Running& running, bool training) {
+  TORCH_CHECK_INDEX(
+      affine.input.dim() > 1,
+      "[batch_norm] expected an input of at least two dimensions, samples and "
+      "channels, but got one of shape ",
+      affine.input.sizes());
+  ParameterCheck check(affine.input);
+  check("weight", affine.weight);
+  check("bias", affine.bias);
+  check("running_mean", running.mean);
+  check("running_var", running.var);
+  for (const auto& statistic : {running.mean, running.var}) {
+    TORCH_CHECK(
+        !is_given(statistic) || statistic->dim() == 1,
+        "[batch_norm] expected running statistics of one dimension, but got "
+        "one of shape ",
+        statistic->sizes());
+  }
+  TORCH_CHECK(
+      training || (is_given(running.mean) && is_given(running.var)),
+      "running_mean and running_var must be defined in evaluation mode");
 }
 
 // ATen's kernel for statistics that are given.
@@ -112,10 +181,15 @@ BatchNormResults batch_norm(
     const Running& running,
     bool training,
     const Rates& rates) {
+  check_parameters(affine, running, training);
   if (!training) {
     return normalized(affine, running, rates);
   }
   const at::Tensor& input = affine.input;
+  TORCH_CHECK(
+      input.numel() > 0,
+      "input tensor must have at least one element, but got input_sizes = ",
+      input.sizes());
   const auto dtype = accumulate_dtype(input.scalar_type());
   const auto dims = sample_dims(input);
   const auto values = input.to(dtype);
@@ -151,6 +225,11 @@ BatchNormResults batch_norm_backward(
     const std::optional<at::Tensor>& weight,
     const Saved& saved) {
   const bool train = saved.train;
+  TORCH_CHECK(
+      train ? is_given(saved.mean) && is_given(saved.invstd)
+            : is_given(saved.running.mean) && is_given(saved.running.var),
+      "[native_batch_norm_backward] expected ",
+      train ? "save_mean and save_invstd" : "running_mean and running_var");
   const auto dtype = accumulate_dtype(input.scalar_type());
   const auto dims = sample_dims(input);
   const auto dy = grad.to(dtype);

@@ -37,6 +37,7 @@ at::Tensor bincount(
     c10::SymInt minlength) {
   static const OpInfo& op = aten_op("bincount");
   int64_t length = minlength.expect_int();
+  TORCH_CHECK(length >= 0, "minlength should be >= 0");
   if (self.numel() > 0) {
     length = std::max(length, at::max(self).item().toLong() + 1);
   }

@@ -114,6 +114,7 @@ struct CausalAttention {
   }
 
   static Result on_meta(const Args& args) {
+    check_shapes(args.query, args.key, args.value);
     const auto query = args.query.sizes();
     const auto dtype = args.query.scalar_type();
     const auto sums = at::isReducedFloatingType(dtype) ? at::kFloat : dtype;

@@ -202,6 +202,10 @@ bool attention_with_dropout(torch::jit::Stack& stack) {
   if (dropout == 0) {
     return false;
   }
+  TORCH_CHECK(
+      dropout > 0 && dropout <= 1,
+      "dropout probability has to be between 0 and 1, but got ",
+      dropout);
   auto result = std::get<0>(at::_scaled_dot_product_attention_math(
       args[0].toTensor(),
       args[1].toTensor(),
@@ -326,7 +330,8 @@ bool state_as_batch(torch::jit::Stack& stack) {
   return false;
 }
 
-// ATen's kernel reads memory where no gradient is wanted.
+// ATen's kernel reads memory where no gradient is wanted. What is called
+// instead takes more dtypes.
 at::Tensor max_pool1d(
     const at::Tensor& self,
     at::IntArrayRef kernel_size,
@@ -334,6 +339,10 @@ at::Tensor max_pool1d(
     at::IntArrayRef padding,
     at::IntArrayRef dilation,
     bool ceil_mode) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      at::isFloatingType(self.scalar_type()),
+      "max_pool1d is not implemented for ",
+      self.scalar_type());
   return std::get<0>(at::max_pool1d_with_indices(
       self, kernel_size, stride, padding, dilation, ceil_mode));
 }

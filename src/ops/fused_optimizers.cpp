@@ -33,6 +33,18 @@ void check_alike(
       " for a parameter that is ",
       distributed ? "distributed: convert it with distribute_tensor"
                   : "plain: convert it with full_tensor");
+  // The kernels read as many elements as the parameter has.
+  TORCH_CHECK(
+      !tensor.defined() || argument == "state_steps" ||
+          tensor.sizes() == parameter.sizes(),
+      "[",
+      op,
+      "] argument '",
+      argument,
+      "' holds a tensor of shape ",
+      tensor.sizes(),
+      " for a parameter of shape ",
+      parameter.sizes());
 }
 
 // The shards of one list's element, in the layout of the parameter. Empty for a
@@ -101,7 +113,16 @@ StepArgument argument_of(
   if (!value.isTensorList() || value.toTensorVector().empty()) {
     return {value, {}};
   }
-  const at::Tensor element = value.toTensorVector().at(index);
+  const auto list = value.toTensorVector();
+  TORCH_CHECK(
+      index < list.size(),
+      "[",
+      op,
+      "] expected an element of argument '",
+      argument.name(),
+      "' for each parameter, but it has ",
+      list.size());
+  const at::Tensor element = list[index];
   check_alike(element, parameter, argument.name(), op);
   StepArgument result{c10::IValue(std::vector{element}), {}};
   if (is_dtensor(parameter)) {

@@ -1,5 +1,6 @@
 // aten::gather on distributed tensors, by tessera::gather_part: gather from a
 // part of a dimension, with its gradient, which can be differentiated again.
+#include <ATen/WrapDimUtils.h>
 #include <ATen/ops/empty.h>
 
 #include "dispatch/own_op.h"
@@ -95,6 +96,7 @@ at::Tensor gather(
       !sparse_grad,
       "[gather] sparse gradients of distributed tensors are not supported: "
       "call it with sparse_grad = false");
+  at::maybe_wrap_dim(dim, self.dim());
   // ATen takes an index without elements whatever its dtype and dimensions.
   if (index.numel() == 0 && is_dtensor(self) && is_dtensor(index)) {
     return self.dim() == index.dim()

@@ -56,16 +56,15 @@ struct LeastSquares {
         args.self,
         args.b,
         args.rcond,
-        kDrivers[static_cast<size_t>(args.driver)]);
+        kDrivers.at(static_cast<size_t>(args.driver)));
   }
 
   // self[..., m, n], b[..., m, k] or, of vectors, b[..., m].
   static Result on_meta(const Args& args) {
-    const auto self = args.self.sizes();
-    const int64_t m = self[self.size() - 2];
-    const int64_t n = self.back();
+    const int64_t m = args.self.size(-2);
+    const int64_t n = args.self.size(-1);
     const bool vectors = args.b.dim() + 1 == args.self.dim();
-    const std::vector<int64_t> batch(self.begin(), self.end() - 2);
+    const auto batch = args.self.sizes().slice(0, args.self.dim() - 2);
     const auto made = [&](std::vector<int64_t> core, bool wanted, auto dtype) {
       const auto options = args.self.options().dtype(dtype);
       if (!wanted) {
@@ -76,7 +75,7 @@ struct LeastSquares {
     };
     const auto dtype = args.self.scalar_type();
     const auto real = c10::toRealValueType(dtype);
-    const int64_t k = vectors ? 1 : args.b.sizes().back();
+    const int64_t k = vectors ? 1 : args.b.size(-1);
     return {
         made(vectors ? std::vector{n} : std::vector{n, k}, true, dtype),
         made({k}, args.found.residuals, real),

@@ -170,6 +170,13 @@ at::Tensor new_empty_strided(
     }
   }
   const Sizes strides(C10_AS_INTARRAYREF_SLOW(stride));
+  TORCH_CHECK(
+      std::all_of(
+          strides.begin(),
+          strides.end(),
+          [](int64_t step) { return step >= 0; }),
+      "[new_empty_strided] expected strides that are not negative, but got ",
+      SizesRef(strides));
   return run_by_rule(
              op,
              self,

@@ -96,6 +96,30 @@ void check_norm(at::ScalarType own, at::ScalarType in) {
       in);
 }
 
+// Of no elements there is no smallest or largest, nor a negative power.
+void check_identity(
+    const at::Tensor& self, double ord, at::IntArrayRef dims, bool listed) {
+  if (self.numel() != 0 || !(ord < 0 || ord == kInfinity)) {
+    return;
+  }
+  TORCH_CHECK(
+      listed,
+      "linalg.vector_norm cannot compute the ",
+      ord,
+      " norm on an empty tensor because the operation does not have an "
+      "identity");
+  for (const int64_t dim : dims) {
+    TORCH_CHECK(
+        self.size(dim) != 0,
+        "linalg.vector_norm cannot compute the ",
+        ord,
+        " norm on the dimension ",
+        dim,
+        " because this dimension is empty and the operation does not have an "
+        "identity");
+  }
+}
+
 at::Tensor vector_norm(
     const at::Tensor& self,
     const at::Scalar& ord,
@@ -106,6 +130,7 @@ at::Tensor vector_norm(
   const auto in = dtype.value_or(own);
   check_norm(own, in);
   const auto dims = reduced_dims(self, dim);
+  check_identity(self, ord.toDouble(), dims, dim.has_value() && !dim->empty());
   const auto norm =
       norm_of(self.to(accumulate_dtype(in)), ord.toDouble(), dims, keepdim);
   return norm.to(c10::toRealValueType(in));

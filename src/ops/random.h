@@ -12,6 +12,17 @@ namespace tessera::detail {
 
 using OptionalGenerator = std::optional<at::Generator>;
 
+// Whether a random op fills tensors of integers and bools.
+enum class Integers : uint8_t { kRefused, kTaken };
+
+// A plain tensor of the dtype of `self`, on which ATen checks the arguments of
+// an op and words the errors. It has no elements, but for one where the dtype
+// may be refused, which ATen does only where there is something to fill.
+at::Tensor probe_of(const at::Tensor& self, Integers integers);
+
+// What a probe is filled from, so that nobody's numbers are used up.
+const at::Generator& probe_generator();
+
 // Each fills `self` and returns it. Arguments are checked, and the errors
 // worded, as ATen does. Throw c10::Error for a pending reduction, whose terms
 // nobody can draw. Without a generator they draw from torch's default one.

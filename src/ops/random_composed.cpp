@@ -2,6 +2,7 @@
 // pending reduction is replicated: empty_like forgets reductions.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/all.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ceil.h>
@@ -10,20 +11,27 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/exp.h>
+#include <ATen/ops/ge.h>
+#include <ATen/ops/gt.h>
 #include <ATen/ops/le.h>
 #include <ATen/ops/leaky_relu.h>
 #include <ATen/ops/log.h>
+#include <ATen/ops/logical_and.h>
 #include <ATen/ops/lt.h>
-#include <ATen/ops/min.h>
+#include <ATen/ops/masked_fill.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/rsub.h>
 #include <ATen/ops/sub.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/tan.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "dispatch/own_op.h"
@@ -41,14 +49,9 @@ at::Tensor uniform_like(
   return uniform_(u, 0, 1, generator);
 }
 
-// The op on a tensor without elements: ATen checks its arguments.
-at::Tensor nothing_of(const at::Tensor& self) {
-  return at::empty({0}, at::TensorOptions().dtype(self.scalar_type()));
-}
-
 at::Tensor& log_normal_(
     at::Tensor& self, double mean, double std, OptionalGenerator generator) {
-  nothing_of(self).log_normal_(mean, std);
+  probe_of(self, Integers::kRefused).log_normal_(mean, std, probe_generator());
   auto z = at::empty_like(self, self.options().dtype(at::kDouble));
   return self.copy_(at::exp(normal_(z, mean, std, std::move(generator))));
 }
@@ -58,7 +61,7 @@ at::Tensor& cauchy_(
     double median,
     double sigma,
     OptionalGenerator generator) {
-  nothing_of(self).cauchy_(median, sigma);
+  probe_of(self, Integers::kRefused).cauchy_(median, sigma, probe_generator());
   const auto u = uniform_like(self, generator);
   const auto slopes = at::tan(at::mul(at::sub(u, 0.5), std::numbers::pi));
   return self.copy_(at::add(at::mul(slopes, sigma), median));
@@ -66,19 +69,43 @@ at::Tensor& cauchy_(
 
 at::Tensor& geometric_(
     at::Tensor& self, double p, OptionalGenerator generator) {
-  nothing_of(self).geometric_(p);
+  probe_of(self, Integers::kRefused).geometric_(p, probe_generator());
   // On (0, 1], whose logarithm is finite; the first trial is number 1.
   const auto u = at::rsub(uniform_like(self, generator), 1);
   const auto trials = at::ceil(at::div(at::log(u), std::log1p(-p)));
   return self.copy_(at::clamp_min(trials, 1));
 }
 
+// Whether a condition holds for all elements. Every rank of the mesh learns the
+// same; those outside hold nothing to complain of. Communicates.
+bool everywhere(const at::Tensor& condition) {
+  const bool nothing_here =
+      condition.is_meta() || condition.numel() == 0 ||
+      (is_dtensor(condition) &&
+       distributed_meta(condition).spec->mesh.local_positions().empty());
+  return nothing_here || at::all(condition).item<bool>();
+}
+
+void check_probabilities(const at::Tensor& self, const at::Tensor& p) {
+  const int64_t elements = std::max(
+      probe_of(self, Integers::kTaken).numel(),
+      probe_of(p, Integers::kRefused).numel());
+  at::zeros({elements}, self.scalar_type())
+      .bernoulli_(at::zeros({elements}, p.scalar_type()), probe_generator());
+  TORCH_CHECK(
+      everywhere(at::logical_and(at::ge(p, 0), at::le(p, 1))),
+      "[bernoulli] expected probabilities between 0 and 1, but some are "
+      "outside of that or nan");
+}
+
 at::Tensor& bernoulli_by_tensor_(
     at::Tensor& self, const at::Tensor& p, OptionalGenerator generator) {
+  check_probabilities(self, p);
   return self.copy_(at::lt(uniform_like(self, generator), p));
 }
 
 at::Tensor bernoulli(const at::Tensor& self, OptionalGenerator generator) {
+  check_probabilities(self, self);
   return at::lt(uniform_like(self, generator), self).to(self.scalar_type());
 }
 
@@ -137,18 +164,11 @@ at::Tensor randint_like(const RandintLike::Args& args) {
   return randint(self, 0, high, options);
 }
 
-// Whether no element is negative or nan. Every rank of the mesh learns the
-// same; those outside hold nothing to complain of. Communicates.
-bool none_negative(const at::Tensor& tensor) {
-  const bool nothing_here =
-      tensor.is_meta() || tensor.numel() == 0 ||
-      (is_dtensor(tensor) &&
-       distributed_meta(tensor).spec->mesh.local_positions().empty());
-  return nothing_here || at::min(tensor).ge(0).item<bool>();
-}
-
 void check_deviations(const at::Tensor& std) {
-  TORCH_CHECK(none_negative(std), "normal expects all elements of std >= 0.0");
+  TORCH_CHECK(
+      !std.is_complex(), "normal expects standard deviation to be non-complex");
+  TORCH_CHECK(
+      everywhere(at::ge(std, 0)), "normal expects all elements of std >= 0.0");
 }
 
 at::Tensor normal_like(
@@ -162,6 +182,7 @@ at::Tensor normal_by_tensors(
     const at::Tensor& std,
     OptionalGenerator generator) {
   check_deviations(std);
+  probe_of(mean, Integers::kRefused).normal_(0, 1, probe_generator());
   // Of the shape that the two broadcast to.
   const auto z = normal_like(at::add(mean, std), generator);
   return at::add(mean, at::mul(std, z)).to(mean.scalar_type());
@@ -199,6 +220,12 @@ at::Tensor rrelu_with_noise(
     const at::Scalar& upper,
     bool training,
     OptionalGenerator generator) {
+  TORCH_CHECK(
+      self.sizes() == noise.sizes(),
+      "noise tensor shape must match self tensor shape, but got ",
+      noise.sizes(),
+      " for ",
+      self.sizes());
   if (!training) {
     return at::leaky_relu(self, (lower.toDouble() + upper.toDouble()) / 2);
   }
@@ -227,6 +254,26 @@ at::Tensor race(const at::Tensor& weights, const OptionalGenerator& generator) {
   return at::div(weights, arrivals);
 }
 
+// What ATen asks of the values of a distribution: every row has a category to
+// draw.
+void check_weights(const at::Tensor& weights) {
+  const auto valid = at::logical_and(
+      at::ge(weights, 0),
+      at::lt(weights, std::numeric_limits<double>::infinity()));
+  // One reduction for both questions: nan is not greater than 0 either.
+  const auto nan = std::numeric_limits<double>::quiet_NaN();
+  const auto sums =
+      at::sum(at::masked_fill(weights, valid.logical_not(), nan), -1);
+  if (everywhere(at::gt(sums, 0))) {
+    return;
+  }
+  TORCH_CHECK(
+      everywhere(valid),
+      "probability tensor contains either `inf`, `nan` or element < 0");
+  TORCH_CHECK(
+      false, "invalid multinomial distribution (sum of probabilities <= 0)");
+}
+
 at::Tensor multinomial(
     const at::Tensor& self,
     c10::SymInt samples,
@@ -244,9 +291,12 @@ at::Tensor multinomial(
       replacement || count <= self.size(-1),
       "cannot sample n_sample > prob_dist.size(-1) samples without "
       "replacement");
+  // Plain tensors draw in float.
+  constexpr int64_t kMostCategories = int64_t{1} << 24;
   TORCH_CHECK(
-      none_negative(self),
-      "probability tensor contains either `inf`, `nan` or element < 0");
+      self.size(-1) <= kMostCategories,
+      "number of categories cannot exceed 2^24");
+  check_weights(self);
   if (!replacement) {
     return std::get<1>(at::topk(race(self, generator), count, -1));
   }

@@ -1,3 +1,4 @@
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -88,18 +89,16 @@ void fill(
   }
 }
 
-// `self`, filled by draw_of(a tensor without elements), which calls the op on
-// that first: there ATen checks the arguments, the dtype included, and words
-// the errors.
+// `self`, filled by draw_of(its probe), which calls the op on that first.
 template <typename DrawOf>
 at::Tensor& filled(
     const char* op,
     at::Tensor& self,
+    Integers integers,
     const OptionalGenerator& generator,
     const DrawOf& draw_of) {
   check_fillable(op, self);
-  const RandomDraw draw =
-      draw_of(at::empty({0}, at::TensorOptions().dtype(self.scalar_type())));
+  const RandomDraw draw = draw_of(probe_of(self, integers));
   fill(self, generator, draw);
   return self;
 }
@@ -123,42 +122,61 @@ uint64_t default_range(at::ScalarType dtype) {
 
 }  // namespace
 
+at::Tensor probe_of(const at::Tensor& self, Integers integers) {
+  const auto dtype = self.scalar_type();
+  const bool taken = c10::isFloatingType(dtype) ||
+                     (integers == Integers::kTaken &&
+                      c10::isIntegralType(dtype, /*includeBool=*/true));
+  const int64_t elements = taken || self.numel() == 0 ? 0 : 1;
+  return at::empty({elements}, at::TensorOptions().dtype(dtype));
+}
+
+const at::Generator& probe_generator() {
+  static const at::Generator& generator =
+      *new at::Generator(at::detail::createCPUGenerator());
+  return generator;
+}
+
 at::Tensor& uniform_(
     at::Tensor& self, double from, double to, OptionalGenerator generator) {
-  const auto draw = [&](const at::Tensor& none) -> RandomDraw {
-    none.uniform_(from, to);
+  const auto draw = [&](const at::Tensor& probe) -> RandomDraw {
+    probe.uniform_(from, to, probe_generator());
     return {.distribution = Distribution::kUniform, .a = from, .b = to};
   };
-  return filled("aten.uniform_.default", self, generator, draw);
+  return filled(
+      "aten.uniform_.default", self, Integers::kRefused, generator, draw);
 }
 
 at::Tensor& normal_(
     at::Tensor& self, double mean, double std, OptionalGenerator generator) {
-  const auto draw = [&](const at::Tensor& none) -> RandomDraw {
-    none.normal_(mean, std);
+  const auto draw = [&](const at::Tensor& probe) -> RandomDraw {
+    probe.normal_(mean, std, probe_generator());
     // The parts of a complex number share the variance.
     const double each = self.is_complex() ? std / std::sqrt(2.0) : std;
     return {.distribution = Distribution::kNormal, .a = mean, .b = each};
   };
-  return filled("aten.normal_.default", self, generator, draw);
+  return filled(
+      "aten.normal_.default", self, Integers::kRefused, generator, draw);
 }
 
 at::Tensor& exponential_(
     at::Tensor& self, double lambda, OptionalGenerator generator) {
-  const auto draw = [&](const at::Tensor& none) -> RandomDraw {
-    none.exponential_(lambda);
+  const auto draw = [&](const at::Tensor& probe) -> RandomDraw {
+    probe.exponential_(lambda, probe_generator());
     return {.distribution = Distribution::kExponential, .a = lambda};
   };
-  return filled("aten.exponential_.default", self, generator, draw);
+  return filled(
+      "aten.exponential_.default", self, Integers::kRefused, generator, draw);
 }
 
 at::Tensor& bernoulli_(
     at::Tensor& self, double p, OptionalGenerator generator) {
-  const auto draw = [&](const at::Tensor& none) -> RandomDraw {
-    none.bernoulli_(p);
+  const auto draw = [&](const at::Tensor& probe) -> RandomDraw {
+    probe.bernoulli_(p, probe_generator());
     return {.distribution = Distribution::kBernoulli, .a = p};
   };
-  return filled("aten.bernoulli_.float", self, generator, draw);
+  return filled(
+      "aten.bernoulli_.float", self, Integers::kTaken, generator, draw);
 }
 
 at::Tensor& random_from_to_(
@@ -166,8 +184,8 @@ at::Tensor& random_from_to_(
     int64_t from,
     std::optional<int64_t> to,
     OptionalGenerator generator) {
-  const auto draw = [&](const at::Tensor& none) -> RandomDraw {
-    none.random_(from, to);
+  const auto draw = [&](const at::Tensor& probe) -> RandomDraw {
+    probe.random_(from, to, probe_generator());
     // Up to what the type holds; from the least int64 on, all there are.
     const uint64_t end = to.has_value() ? static_cast<uint64_t>(*to)
                          : from == std::numeric_limits<int64_t>::min()
@@ -178,7 +196,7 @@ at::Tensor& random_from_to_(
         .from = from,
         .range = end - static_cast<uint64_t>(from)};
   };
-  return filled("aten.random_", self, generator, draw);
+  return filled("aten.random_", self, Integers::kTaken, generator, draw);
 }
 
 }  // namespace tessera::detail
