@@ -89,6 +89,9 @@ void bind_sharded_lookups(py::module_& m);
 void bind_checkpoint(py::module_& m);
 // tensor_method and tensor_property: see attributes.cpp.
 void bind_attributes(py::module_& m);
+// Objects of the classes that are bound by then are refused where __init__ has
+// not made them, and copies of them where a class does not say how.
+void bind_made_objects(py::module_& m);
 // Wrong arguments of all functions and methods that are bound by then are
 // refused in a sentence.
 void bind_arguments(py::module_& m);

@@ -222,6 +222,7 @@ void bind_meshes(py::module_& m) {
       .def(
           "__enter__",
           [](py::object self) {
+            self.cast<const DeviceMesh&>();  // one that is made
             py::module_::import("tessera._world").attr("enter_mesh")(self);
             return self;
           })

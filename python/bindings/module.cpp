@@ -58,6 +58,7 @@ PYBIND11_MODULE(_C, m) {
   ts::bind_sharded(m);
   ts::bind_checkpoint(m);
   ts::bind_attributes(m);
+  ts::bind_made_objects(m);
   ts::bind_arguments(m);
   ts::release_lock_while_waiting();
 }

@@ -113,7 +113,12 @@ void bind_specs_and_shards(py::module_& m) {
             return py::isinstance<ShardPlacement>(b) &&
                    a == b.cast<const ShardPlacement&>();
           })
-      .def("__repr__", &ShardPlacement::str);
+      .def("__repr__", &ShardPlacement::str)
+      .def("__reduce__", [](py::object self) {
+        return py::make_tuple(
+            py::type::of(self),
+            py::make_tuple(self.cast<const ShardPlacement&>().str()));
+      });
 
   py::class_<ChunkShardingSpec>(
       m,
@@ -129,7 +134,16 @@ void bind_specs_and_shards(py::module_& m) {
             return py::isinstance<ChunkShardingSpec>(b) &&
                    a == b.cast<const ChunkShardingSpec&>();
           })
-      .def("__repr__", &ChunkShardingSpec::str);
+      .def("__repr__", &ChunkShardingSpec::str)
+      .def("__reduce__", [](py::object self) {
+        const auto& spec = self.cast<const ChunkShardingSpec&>();
+        py::list placements;
+        for (const auto& placement : spec.placements) {
+          placements.append(placement.str());
+        }
+        return py::make_tuple(
+            py::type::of(self), py::make_tuple(spec.dim, placements));
+      });
 
   py::class_<LocalShard>(m, "LocalShard", "A shard that lives in this process.")
       .def_readonly("tensor", &LocalShard::tensor)
@@ -202,7 +216,11 @@ void bind_tensor(py::module_& m) {
           },
           py::arg("requires_grad") = true,
           "Whether gradients are wanted; returns this.")
-      .def("__repr__", &text_of);
+      .def("__repr__", &text_of)
+      .def("__reduce__", [](py::object self) {
+        const at::Tensor tensor = self.cast<const ShardedTensor&>().dtensor();
+        return py::make_tuple(py::type::of(self), py::make_tuple(tensor));
+      });
 }
 
 }  // namespace

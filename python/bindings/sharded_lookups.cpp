@@ -202,9 +202,15 @@ void bind_row_sgd(py::module_& m) {
       "under torch.no_grad it does nothing.")
       .def(py::init([](double lr) { return RowSgd{lr}; }), py::arg("lr"))
       .def_readonly("lr", &RowSgd::lr)
-      .def("__repr__", [](const RowSgd& update) {
-        return "RowSgd(lr=" +
-               py::repr(py::float_(update.lr)).cast<std::string>() + ")";
+      .def(
+          "__repr__",
+          [](const RowSgd& update) {
+            return "RowSgd(lr=" +
+                   py::repr(py::float_(update.lr)).cast<std::string>() + ")";
+          })
+      .def("__reduce__", [](py::object self) {
+        return py::make_tuple(
+            py::type::of(self), py::make_tuple(self.attr("lr")));
       });
 }
 

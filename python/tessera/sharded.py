@@ -11,6 +11,8 @@ In a simulated world all ranks live here: arguments and results are lists with
 an element for each rank, in ascending order.
 """
 
+import torch as _torch
+
 from tessera._C import (
     ChunkShardingSpec,
     LocalShard,
@@ -39,3 +41,6 @@ for _class in (
     ShardPlacement,
 ):
     _class.__module__ = __name__
+
+# What a saved ShardedTensor is made of again: torch.load(weights_only=True).
+_torch.serialization.add_safe_globals([ChunkShardingSpec, ShardedTensor])

@@ -13,6 +13,20 @@ constexpr c10::DispatchKeySet kWrappers({
     c10::DispatchKey::Functionalize,
 });
 
+// Whether there are elements, but nothing in memory to read them from: fake
+// tensors, zeros that nobody has written, wrappers of other tensors.
+bool lacks_memory(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) {
+    return true;
+  }
+  if (tensor.is_meta() || tensor.numel() == 0) {
+    return false;
+  }
+  auto& storage = *tensor.storage().unsafeGetStorageImpl();
+  return storage.device_type() == c10::DeviceType::Meta ||
+         storage._mutable_data_ptr_no_checks().get() == nullptr;
+}
+
 const char* what_is_odd_about(const at::Tensor& tensor) {
   if (!tensor.defined()) {
     return "an undefined one";
@@ -31,6 +45,10 @@ const char* what_is_odd_about(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided) {
     return "one that is not strided (sparse or mkldnn): distribute what "
            "to_dense() gives";
+  }
+  if (lacks_memory(tensor)) {
+    return "one without memory (a fake tensor, an efficient zero tensor, or a "
+           "wrapper of another tensor): distribute what holds the elements";
   }
   return nullptr;
 }
