@@ -10,6 +10,7 @@ counts as skipped.
 """
 
 import argparse
+import copy
 import dataclasses
 import faulthandler
 import math
@@ -45,20 +46,21 @@ DTYPES = (
 # Others round in another order.
 COMPARED = (torch.float64, torch.complex128)
 MOST_ELEMENTS = 1 << 20
+# The kernels of these follow the values of a tensor wherever they lead: offsets,
+# labels, pivots. No layout makes that better or worse.
+NOT_CALLED = {"_segment_reduce", "linalg.ldl_solve", "nn.functional.ctc_loss"}
 # Of these one device takes arguments without looking: it reads and writes
-# foreign memory (sizes that do not fit, modes that it does not know, labels and
-# offsets beyond the end), or what it gives is not determined (edges that are not
-# sorted, bases). It is not asked what it makes of the call.
+# foreign memory (sizes that do not fit, modes that it does not know), or what it
+# gives is not determined (edges that are not sorted, bases). It is not asked what
+# it makes of the call.
 UNCHECKED = {
     "_batch_norm_with_update",
     "_native_batch_norm_legit",
-    "_segment_reduce",
     "bucketize",
     "grid_sampler_2d",
     "grid_sampler_3d",
     "lu_unpack",
     "native_batch_norm",
-    "nn.functional.ctc_loss",
     "pca_lowrank",
     "searchsorted",
     "svd_lowrank",
@@ -68,11 +70,14 @@ UNCHECKED = {
 ACCIDENTS = (
     # A bias of two dimensions broadcasts to the rows of a flattened batch.
     ("nn.functional.linear", "ours raises", "broadcast"),
-    # Of no elements these give what they are given, in its shape.
-    ("nn.functional.pixel_shuffle", "wrong value", "for torch.float64[1, 0, 1, 1]"),
+    # Of no elements pixel_unshuffle gives what it is given, in its shape.
+    ("nn.functional.pixel_shuffle", "wrong value", "[1, 0, 1, 1]"),
     ("nn.functional.pixel_unshuffle", "plain raises", "pixel_shuffle expects"),
+    ("nn.functional.pixel_unshuffle", "values", "0"),
     # By chunks it takes labels and weights that do not fit.
     ("nn.functional.linear_cross_entropy", "ours raises", "options="),
+    # No kernel for halves on the CPU.
+    ("nn.functional.rrelu", "plain raises", "not implemented for 'Half'"),
     # Bags that end before they begin.
     ("nn.functional.embedding_bag", "ours raises", "offsets must not decrease"),
     # An input_dtype that no gradient has.
@@ -166,7 +171,7 @@ class WrongCall(op_sweep.Call):
 
     def __init__(self, op, sample, draw):
         self.op = op
-        self.sample = sample
+        self.sample = copy.copy(sample)
         args = tuple(sample.args)
         leaves, self.tree = pytree.tree_flatten(
             (sample.input, args, dict(sample.kwargs)),
@@ -176,6 +181,9 @@ class WrongCall(op_sweep.Call):
             place = draw.randrange(len(leaves))
             leaves[place] = wrong_value(draw, leaves[place])
         self.leaves = leaves
+        _, self.sample.args, self.sample.kwargs = pytree.tree_unflatten(
+            leaves, self.tree
+        )
         self.places = [i for i, leaf in enumerate(leaves) if op_sweep.is_tensor(leaf)]
         self.tensors = [leaves[i] for i in self.places]
 
@@ -295,7 +303,7 @@ class Child:
 
     def samples(self):
         op = self.op
-        if not op.dtypes:
+        if not op.dtypes or op.name in NOT_CALLED:
             return []
         dtype = torch.float64 if torch.float64 in op.dtypes else sorted(op.dtypes, key=str)[0]
         # As many as are asked for, up to where the first ones say it all.

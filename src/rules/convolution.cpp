@@ -87,6 +87,17 @@ std::vector<Sizes> convolution_sizes(const OpCall& call) {
       SizesRef(input),
       " and ",
       SizesRef(weight));
+  // A rank that holds some of the groups could not tell.
+  TORCH_CHECK(
+      conv.groups > 0 && weight[0] >= conv.groups &&
+          weight[0] % conv.groups == 0,
+      "Given groups=",
+      conv.groups,
+      ", expected weight to be at least ",
+      conv.groups,
+      " at dimension 0 and divisible by it, but got weight of size ",
+      SizesRef(weight),
+      " instead");
   const int64_t channels =
       conv.transposed ? weight[0] : weight[1] * conv.groups;
   TORCH_CHECK(

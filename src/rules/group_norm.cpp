@@ -39,7 +39,24 @@ Rows group_norm_rows(const OpCall& call) {
        call.integer("group")}};
 }
 
+// Of channels that are not whole groups a rank may hold what looks like some.
+void check_groups(const OpCall& call) {
+  const int64_t channels = call.integer("C");
+  const int64_t groups = call.integer("group");
+  TORCH_CHECK(
+      groups > 0 && channels % groups == 0,
+      "[",
+      op_display_name(call.schema()),
+      "] expected a number of channels that is divisible by the number of "
+      "groups, but got ",
+      channels,
+      " channels and ",
+      groups,
+      " groups");
+}
+
 std::vector<Sizes> group_norm_sizes(const OpCall& call) {
+  check_groups(call);
   const CheckedSizes moments{call.integer("N"), call.integer("group")};
   return {call.tensor(0).sizes, moments, moments};
 }
@@ -61,6 +78,7 @@ Rows group_norm_backward_rows(const OpCall& call) {
 }
 
 std::vector<Sizes> group_norm_backward_sizes(const OpCall& call) {
+  check_groups(call);
   const CheckedSizes channels{call.integer("C")};
   return {call.tensor(1).sizes, channels, channels};
 }

@@ -123,6 +123,16 @@ TEST(WrongArguments, OfWindows) {
           ones({1, 1, 4, 4, 4}),
           ones({1, 1, 2, 2, 2}),
           {.stride = {1, 1}, .transposed = true}),
+      {"conv1d, output channels that are no groups",
+       {ones({2, 2, 5}), ones({5, 1, 2})},
+       [](const Tensors& t) {
+         at::convolution(t[0], t[1], {}, {1}, {0}, {1}, false, {0}, 2);
+       }},
+      {"group_norm, channels that are no groups",
+       {ones({4, 5, 6}), ones({5})},
+       [](const Tensors& t) {
+         at::native_group_norm(t[0], t[1], t[1], 4, 5, 6, 2, 1e-5);
+       }},
       {"im2col, stride 0",
        {image},
        [](const Tensors& t) {
@@ -399,6 +409,42 @@ TEST(WrongArguments, OfOtherOps) {
          at::linalg_vector_norm(
              t[0], std::numeric_limits<double>::infinity(), 1);
        }},
+  });
+}
+
+// One device takes these, and reads what follows the gradient in memory.
+TEST(WrongArguments, OfFusedSteps) {
+  ts::testing::for_each_mesh([](const ts::DeviceMesh& mesh) {
+    if (ts::testing::outside(mesh)) {
+      return;
+    }
+    const auto weight = laid_out({ones({6, 2})}, mesh, true);
+    for (const auto& wrong : {Tensors{ones({2, 2})}, Tensors{ones({})}}) {
+      const auto grad = laid_out(wrong, mesh, true);
+      const auto error = ts::testing::error_of([&] {
+        at::_fused_sgd_(
+            weight, grad, {}, 0., 0., .1, 0., false, false, true, {}, {});
+      });
+      EXPECT_NE(
+          error.find("for a parameter of shape [6, 2]"), std::string::npos)
+          << error;
+    }
+    const auto error = ts::testing::error_of([&] {
+      at::_fused_sgd_(
+          {weight[0], weight[0]},
+          weight,
+          {},
+          0.,
+          0.,
+          .1,
+          0.,
+          false,
+          false,
+          true,
+          {},
+          {});
+    });
+    EXPECT_NE(error.find("for each parameter"), std::string::npos) << error;
   });
 }
 
