@@ -1,7 +1,6 @@
 #include "dispatch/run_steps.h"
 
 #include <ATen/ops/full_like.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <limits>
 
@@ -12,13 +11,21 @@ namespace tessera::detail {
 
 namespace {
 
-// What a rank that adds nothing to a reduction by `op` must hold.
+// What a rank that adds nothing to a reduction by `op` must hold. A number
+// stays one: ATen does not promote by its dtype.
 at::Tensor neutral(const at::Tensor& like, ReduceOp op) {
+  const auto filled = [&like](int value) {
+    at::Tensor tensor = at::full_like(like, value);
+    if (like.unsafeGetTensorImpl()->is_wrapped_number()) {
+      tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+    }
+    return tensor;
+  };
   switch (op) {
     case ReduceOp::Sum:
-      return at::zeros_like(like);
+      return filled(0);
     case ReduceOp::Product:
-      return at::full_like(like, 1);
+      return filled(1);
     case ReduceOp::Avg:
     case ReduceOp::Min:
     case ReduceOp::Max:

@@ -171,7 +171,7 @@ Price PricedRows::price(const Candidate& candidate, double bound) const {
       return price;
     }
   }
-  if (price.cost > 0 || any_grows(candidate)) {
+  if (price.cost > 0 ? !only_passes_on(candidate) : any_grows(candidate)) {
     price.total += pending_price(candidate);
   }
   return price;
@@ -228,38 +228,77 @@ bool PricedRows::exact(const Row& row, size_t mesh_dim) const {
   return true;
 }
 
-bool PricedRows::grows(const Row& row, size_t mesh_dim) const {
-  if (shape_[mesh_dim] == 1) {
-    return false;
-  }
-  bool takes_pending = false;
-  int64_t taken = 0;
+PricedRows::PendingElements PricedRows::pending_elements(
+    const Row& row, size_t mesh_dim) const {
+  PendingElements elements;
   for (size_t i = 0; i < row.inputs.size(); ++i) {
     const SpecPtr& spec = input_.inputs[i];
     if (spec != nullptr && row.inputs[i].is_partial() &&
         spec->placements[mesh_dim].is_partial()) {
-      takes_pending = true;
-      taken += spec->numel();
+      elements.takes_any = true;
+      elements.taken += spec->numel();
     }
   }
-  if (!takes_pending) {
-    return false;
-  }
   // Elements stand for bytes: the results' dtypes may not be known yet.
-  int64_t left = 0;
   for (size_t o = 0; o < row.outputs.size(); ++o) {
     if (input_.written_by_output[o] < 0 && input_.has_output(o) &&
         row.outputs[o].is_partial()) {
-      left += c10::multiply_integers(input_.output_sizes[o]);
+      elements.leaves_any = true;
+      elements.left += c10::multiply_integers(input_.output_sizes[o]);
     }
   }
-  return left > taken;
+  return elements;
+}
+
+bool PricedRows::grows(const Row& row, size_t mesh_dim) const {
+  if (shape_[mesh_dim] == 1) {
+    return false;
+  }
+  const PendingElements elements = pending_elements(row, mesh_dim);
+  return elements.takes_any && elements.left > elements.taken;
 }
 
 bool PricedRows::any_grows(const Candidate& candidate) const {
   for (size_t m = 0; m < ndim(); ++m) {
     if (grows(row(candidate[m]), m)) {
       return true;
+    }
+  }
+  return false;
+}
+
+// Whether the candidate sends nothing and all that it leaves pending came to it
+// so and is no larger: a sum to which a replicated tensor is added goes on as a
+// sum, to which one rank adds that tensor. Numbers of half kinds are no such
+// terms: what is added would be rounded, or overflow, beside one term of them.
+bool PricedRows::only_passes_on(const Candidate& candidate) const {
+  for (size_t m = 0; m < ndim(); ++m) {
+    const PendingElements elements = pending_elements(row(candidate[m]), m);
+    if (shape_[m] > 1 && elements.leaves_any &&
+        (!elements.takes_any || elements.left > elements.taken)) {
+      return false;
+    }
+  }
+  for (const SpecPtr& spec : input_.inputs) {
+    if (spec != nullptr && c10::isReducedFloatingType(spec->dtype)) {
+      return false;
+    }
+  }
+  return !sends(candidate);
+}
+
+bool PricedRows::sends(const Candidate& candidate) const {
+  for (size_t i = 0; i < input_.inputs.size(); ++i) {
+    const SpecPtr& spec = input_.inputs[i];
+    if (spec == nullptr) {
+      continue;
+    }
+    for (const Step& step :
+         cached_redistribution(*spec, input(candidate, i))->steps) {
+      if (step.kind != Step::Kind::Slice &&
+          step.kind != Step::Kind::ToPartial) {
+        return true;
+      }
     }
   }
   return false;

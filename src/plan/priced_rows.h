@@ -17,9 +17,9 @@ struct Price {
   const char* refusal = nullptr;
   // Of redistributing the inputs, in microseconds.
   double cost = 0;
-  // What the search minimises: the cost and, unless it is 0 and no row of the
-  // candidate grows, the price of the reductions that the candidate leaves
-  // pending, so that none is made or made larger for nothing.
+  // What the search minimises: the cost and, unless the candidate only passes
+  // reductions on, the price of those that it leaves pending, so that none is
+  // made or made larger for nothing.
   double total = 0;
 };
 
@@ -66,7 +66,19 @@ class PricedRows {
   bool fits(const Row& row) const;
   bool keeps_written(const Row& row, size_t mesh_dim) const;
   bool shards_suffice(const Candidate& candidate) const;
+  // What a row does with reductions that are pending on a mesh dimension, in
+  // elements: those of the inputs that it takes pending, of the results that it
+  // leaves so.
+  struct PendingElements {
+    int64_t taken = 0;
+    int64_t left = 0;
+    bool takes_any = false;
+    bool leaves_any = false;
+  };
+  PendingElements pending_elements(const Row& row, size_t mesh_dim) const;
   bool any_grows(const Candidate& candidate) const;
+  bool only_passes_on(const Candidate& candidate) const;
+  bool sends(const Candidate& candidate) const;
   double least_cost(const Candidate& candidate) const;
   double pending_price(const Candidate& candidate) const;
 
