@@ -81,20 +81,24 @@ Rule elementwise_rule(RowsFunction rows) {
   return rule;
 }
 
-Rule linear_rule(Linear linear) {
-  return elementwise_rule([linear = std::move(linear)](const OpCall& call) {
-    Rows rows;
-    for (const auto pattern : linear.patterns) {
-      if (survives(call, pattern, linear.keeps_integers)) {
-        for (const ReduceOp op : kLinearReductions) {
-          add_rows(rows, call, pattern, op);
-        }
+Rows linear_rows(const Linear& linear, const OpCall& call) {
+  Rows rows;
+  for (const auto pattern : linear.patterns) {
+    if (survives(call, pattern, linear.keeps_integers)) {
+      for (const ReduceOp op : kLinearReductions) {
+        add_rows(rows, call, pattern, op);
       }
     }
-    Rows all = pointwise_rows(call);
-    rows = place_outs(call, std::move(rows));
-    all.insert(all.end(), rows.begin(), rows.end());
-    return all;
+  }
+  Rows all = pointwise_rows(call);
+  rows = place_outs(call, std::move(rows));
+  all.insert(all.end(), rows.begin(), rows.end());
+  return all;
+}
+
+Rule linear_rule(Linear linear) {
+  return elementwise_rule([linear = std::move(linear)](const OpCall& call) {
+    return linear_rows(linear, call);
   });
 }
 
@@ -107,6 +111,31 @@ Rule lattice_rule(ReduceOp op) {
     }
     return rows;
   });
+}
+
+// The largest becomes the smallest; not of integers, where the smallest one's
+// negative is itself and an unsigned 1 becomes 255.
+Rows neg_rows(const OpCall& call) {
+  Rows rows = linear_rows({{"P"}}, call);
+  if (!c10::isIntegralType(call.tensor(0).dtype, /*includeBool=*/true)) {
+    const auto max = P(ReduceOp::Max);
+    const auto min = P(ReduceOp::Min);
+    const Rows turned = place_outs(
+        call, {uniform_row(call, max, min), uniform_row(call, min, max)});
+    rows.insert(rows.end(), turned.begin(), turned.end());
+  }
+  return rows;
+}
+
+// Functions that never decrease, exactly and for NaN too: the largest stays the
+// largest.
+Rows monotone_rows(const OpCall& call) {
+  Rows rows = pointwise_rows(call);
+  Rows passed;
+  pass_reductions(passed, call, {ReduceOp::Max, ReduceOp::Min});
+  passed = place_outs(call, std::move(passed));
+  rows.insert(rows.end(), passed.begin(), passed.end());
+  return rows;
 }
 
 // Zero is the reduction of zeros, whichever it is.
@@ -141,9 +170,9 @@ Rule masked_fill_rule() {
 
 void add_linear_rules(RuleTable& table) {
   // Unary.
+  table.add("aten::neg", elementwise_rule(neg_rows));
   table.add(
-      {"aten::neg",
-       "aten::neg_",
+      {"aten::neg_",
        "aten::_conj_physical",
        "aten::conj_physical",
        "aten::conj_physical_",
@@ -227,6 +256,18 @@ void add_linear_rules(RuleTable& table) {
   table.add(
       {"aten::minimum", "aten::min.other", "aten::min.out"},
       lattice_rule(ReduceOp::Min));
+  table.add(
+      {"aten::ceil",
+       "aten::ceil_",
+       "aten::floor",
+       "aten::floor_",
+       "aten::relu",
+       "aten::relu_",
+       "aten::round",
+       "aten::round_",
+       "aten::trunc",
+       "aten::trunc_"},
+      elementwise_rule(monotone_rows));
   table.add({"aten::zero", "aten::zero_"}, elementwise_rule(zero_rows));
 }
 

@@ -129,7 +129,6 @@ void add_pointwise_rules(RuleTable& table) {
           "aten::mul",
           "aten::ne_",
           "aten::polar",
-          "aten::relu",
           "aten::rrelu_with_noise_backward",
           "aten::rsub",
           "aten::selu_",

@@ -6,7 +6,7 @@ namespace tessera::rule_tests {
 namespace pointwise_rows_test {
 
 TEST(PointwiseRows, Unary) {
-  EXPECT_EQ(rows("aten::relu", {tensor({4, 3})}), "S(0)->S(0) | S(1)->S(1)");
+  EXPECT_EQ(rows("aten::tanh", {tensor({4, 3})}), "S(0)->S(0) | S(1)->S(1)");
   EXPECT_EQ(rows("aten::exp", {tensor({})}), "");
 }
 
@@ -70,13 +70,32 @@ TEST(PointwiseRows, NumbersStayOutOfTheKey) {
 
 TEST(LinearRows, Unary) {
   const std::string all = "S(0)->S(0) | P(sum)->P(sum) | P(avg)->P(avg)";
-  EXPECT_EQ(rows("aten::neg", {tensor({4})}), all);
   EXPECT_EQ(rows("aten::neg_", {tensor({4})}), all);
   EXPECT_EQ(rows("aten::mul.Scalar", {tensor({4})}, {{"other", 2}}), all);
   EXPECT_EQ(rows("aten::div_.Scalar", {tensor({4})}, {{"other", 2}}), all);
   EXPECT_EQ(
-      rows("aten::neg.out", {tensor({4}), tensor({4})}),
+      rows("aten::conj_physical.out", {tensor({4}), tensor({4})}),
       "S(0),S(0)->S(0) | P(sum),P(sum)->P(sum) | P(avg),P(avg)->P(avg)");
+}
+
+TEST(LinearRows, TheNegativeOfTheLargestIsTheSmallest) {
+  EXPECT_EQ(
+      rows("aten::neg", {tensor({})}),
+      "P(sum)->P(sum) | P(avg)->P(avg) | P(max)->P(min) | P(min)->P(max)");
+  EXPECT_EQ(
+      rows("aten::neg.out", {tensor({}), tensor({})}),
+      "P(sum),P(sum)->P(sum) | P(avg),P(avg)->P(avg) | P(max),P(min)->P(min) | "
+      "P(min),P(max)->P(max)");
+  // -(-128) is -128, and of bytes -1 is 255.
+  const std::string sums = "P(sum)->P(sum) | P(avg)->P(avg)";
+  EXPECT_EQ(rows("aten::neg", {tensor({}, c10::kByte)}), sums);
+  EXPECT_EQ(rows("aten::neg", {tensor({}, c10::kChar)}), sums);
+}
+
+TEST(LinearRows, FunctionsThatNeverDecrease) {
+  const std::string all = "S(0)->S(0) | P(max)->P(max) | P(min)->P(min)";
+  EXPECT_EQ(rows("aten::relu", {tensor({4})}), all);
+  EXPECT_EQ(rows("aten::floor_", {tensor({4})}), all);
 }
 
 TEST(LinearRows, SumsOfTwo) {
