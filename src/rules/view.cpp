@@ -2,6 +2,7 @@
 // reduction stays pending. Those that shorten a dimension are in slice.cpp.
 #include "rules/view.h"
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -12,6 +13,17 @@
 
 namespace tessera::detail {
 namespace {
+
+// Where in a view of sizes `to` a dimension of size 1 may be: one rank has all
+// elements in any such dimension. Where it was, if that has size 1 too.
+std::optional<int64_t> dimension_of_one(const Sizes& to, int64_t dim) {
+  const auto count = static_cast<int64_t>(to.size());
+  if (dim < count && to[dim] == 1) {
+    return dim;
+  }
+  const int64_t first = std::find(to.begin(), to.end(), 1) - to.begin();
+  return first < count ? std::optional(first) : std::nullopt;
+}
 
 // view, _unsafe_view: the first dimension of a group is the one that is
 // sharded.
@@ -27,10 +39,12 @@ Rows reshape_rows(const OpCall& call) {
         c10::SmallVector<Placement, 2>{S(group.out[0])},
         group.unchanged() ? Needs::Nothing : Needs::Even);
   }
-  if (from == to) {
-    // Dimensions of size 1 belong to no group, but stay where they are.
-    rows = moved_rows(call, [](int64_t d) { return d; });
-  }
+  // Dimensions of size 1 belong to no group.
+  const Rows of_ones =
+      moved_rows(call, [&](int64_t d) -> std::optional<int64_t> {
+        return from[d] == 1 ? dimension_of_one(to, d) : std::nullopt;
+      });
+  rows.insert(rows.end(), of_ones.begin(), of_ones.end());
   pass_reductions(rows, call, kEveryReduction);
   return rows;
 }

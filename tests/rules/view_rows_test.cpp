@@ -30,9 +30,16 @@ TEST(ViewRows, SplitDimensionsAreCutAtTheFirst) {
 TEST(ViewRows, DimensionsOfSizeOneComeAndGo) {
   EXPECT_EQ(view({1, 6}, {6}), "S(1)->S(0)");
   EXPECT_EQ(view({6}, {6, 1}), "S(0)->S(0)");
-  EXPECT_EQ(view({2, 1, 3}, {1, 2, 3}), "S(0)->S(1) | S(2)->S(2)");
   EXPECT_EQ(view({1}, {}), "");
-  EXPECT_EQ(view({1, 6}, {1, 6}), "S(0)->S(0) | S(1)->S(1)");
+}
+
+TEST(ViewRows, OneRankHasAllOfADimensionOfSizeOne) {
+  EXPECT_EQ(view({1, 6}, {1, 6}), "S(1)->S(1) | S(0)->S(0)");
+  EXPECT_EQ(view({2, 1, 3}, {1, 2, 3}), "S(0)->S(1) | S(2)->S(2) | S(1)->S(0)");
+  // In its own place rather than in the first.
+  EXPECT_EQ(
+      view({1, 1, 2}, {1, 1, 2, 1}), "S(2)->S(2) | S(0)->S(0) | S(1)->S(1)");
+  EXPECT_EQ(view({1, 6}, {2, 3, 1}), "S(1)->S(0) even | S(0)->S(2)");
 }
 
 TEST(ViewRows, EmptyTensors) {
