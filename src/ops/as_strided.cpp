@@ -1,12 +1,15 @@
 #include "ops/as_strided.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/alias_ops.h>
+#include <ATen/ops/as_strided_ops.h>
 
 #include <algorithm>
 
 #include "dispatch/fallback.h"
 #include "dispatch/kernel.h"
 #include "dispatch/tensor.h"
+#include "ops/by_formula.h"
 
 namespace tessera::detail {
 
@@ -37,6 +40,17 @@ bool begins_its_memory(const at::Tensor& self) {
          });
 }
 
+// Whether the call takes the tensor as it is. Requires: an offset counts from
+// where the tensor begins.
+bool takes_all(
+    const at::Tensor& self,
+    c10::SymIntArrayRef size,
+    c10::SymIntArrayRef stride,
+    const std::optional<c10::SymInt>& storage_offset) {
+  return self.sym_sizes() == size && self.sym_strides() == stride &&
+         (!storage_offset.has_value() || *storage_offset == 0);
+}
+
 const OpInfo& as_strided_op() {
   static const OpInfo op(
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::as_strided", ""));
@@ -65,6 +79,9 @@ at::Tensor as_strided(
       "[aten.as_strided.default] storage_offset counts from the beginning of a "
       "memory of which this tensor is a part: leave it away, or take "
       "contiguous() first");
+  if (takes_all(self, size, stride, storage_offset)) {
+    return make_alias(self);
+  }
   const MadeLike mode(self);
   const auto& meta = distributed_meta(self);
   const bool whole = is_replicated(*meta.spec);
@@ -101,6 +118,20 @@ at::Tensor as_strided(
   const LocalOpGuard guard(/*is_view=*/true);
   run_on_gathered(as_strided_op(), &stack);
   return std::move(stack.back()).toTensor();
+}
+
+at::Tensor recorded_as_strided(
+    c10::DispatchKeySet keys,
+    const at::Tensor& self,
+    c10::SymIntArrayRef size,
+    c10::SymIntArrayRef stride,
+    std::optional<c10::SymInt> storage_offset) {
+  if (is_dtensor(self) && takes_all(self, size, stride, storage_offset) &&
+      (!storage_offset.has_value() || begins_its_memory(self))) {
+    return by_formula<at::_ops::alias>(keys, self);
+  }
+  return by_formula<at::_ops::as_strided>(
+      keys, self, size, stride, storage_offset);
 }
 
 }  // namespace tessera::detail

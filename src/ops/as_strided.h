@@ -5,10 +5,19 @@
 
 namespace tessera::detail {
 
-// A view of a replicated tensor whose shards have its strides; of others a
-// copied view, after gathering. Throws c10::NotImplementedError where the
+// An alias where size, strides and offset are the tensor's own; a view of a
+// replicated tensor whose shards have its strides; of others a copied view,
+// after gathering. Throws c10::NotImplementedError where the
 // result would reach memory that is not the tensor's own.
 at::Tensor as_strided(
+    const at::Tensor& self,
+    c10::SymIntArrayRef size,
+    c10::SymIntArrayRef stride,
+    std::optional<c10::SymInt> storage_offset);
+
+// The same with its gradient; that of an alias comes as it is.
+at::Tensor recorded_as_strided(
+    c10::DispatchKeySet keys,
     const at::Tensor& self,
     c10::SymIntArrayRef size,
     c10::SymIntArrayRef stride,

@@ -117,6 +117,7 @@ void register_views(OpRegistry& ops) {
   ops.own_kernel("alias", &alias);
   ops.own_kernel("view", &view);
   ops.own_kernel("as_strided", &as_strided);
+  ops.above_autograd("as_strided", TORCH_FN(recorded_as_strided));
   ops.composed("view_as_real", &view_as_real);
   ops.composed("squeeze", &squeeze);
   ops.composed("squeeze.dim", &squeeze_dim);
