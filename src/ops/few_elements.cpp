@@ -7,6 +7,7 @@
 #include "dispatch/autograd.h"
 #include "dispatch/grad_layout.h"
 #include "dispatch/tensor.h"
+#include "plan/redistribute_plan.h"
 
 namespace tessera::detail {
 
@@ -48,15 +49,29 @@ at::Tensor held_among_zeros(
   return part;
 }
 
+// What the gradient of a tensor of layout `spec` costs by the rule of
+// slice_backward, which keeps `dim` whole: another dimension is sharded on the
+// way, if there is one.
+double cost_by_rule(
+    const Spec& grad, const Spec& spec, int64_t dim, PlacementsRef placements) {
+  const Placement between =
+      grad.dim() == 1 ? Placement(Replicate()) : Placement(Shard(dim == 0));
+  const auto through = unsharded(grad.placements, dim, between);
+  return redistribution_cost(grad, through) +
+         redistribution_cost(
+             *Spec::make(spec.mesh, through, spec.sizes, grad.dtype),
+             placements);
+}
+
 // The gradient of a tensor of which `elements` were taken: among zeros, each
 // rank its part. ATen's formulas know only the sizes of the tensor: they would
 // give every rank all of it.
-class FewElements final : public torch::autograd::Node {
+class TakenElements final : public torch::autograd::Node {
  public:
-  FewElements(SpecPtr spec, Elements elements, bool drops_dim)
+  TakenElements(SpecPtr spec, Elements elements, bool drops_dim)
       : spec_(std::move(spec)), elements_(elements), drops_dim_(drops_dim) {}
 
-  std::string name() const override { return "TesseraFewElementsBackward"; }
+  std::string name() const override { return "TesseraTakenElementsBackward"; }
 
   torch::autograd::variable_list apply(
       torch::autograd::variable_list&& grads) override {
@@ -66,15 +81,15 @@ class FewElements final : public torch::autograd::Node {
     const auto& [dim, start, count, step] = elements_;
     const auto grad = drops_dim_ ? grads[0].unsqueeze(dim) : grads[0];
     const auto placements = grad_placements_of(spec_->placements);
-    if (at::GradMode::is_enabled()) {
+    const auto gathered = unsharded(placements, dim, Replicate());
+    if (at::GradMode::is_enabled() || !is_cheaper(grad, gathered)) {
       return {grad_in_layout(
           at::slice_backward(
               grad, spec_->sizes, dim, start, start + count * step, step),
           spec_->mesh,
           placements)};
     }
-    const auto whole = grad_in_layout(
-        grad, spec_->mesh, unsharded(placements, dim, Replicate()));
+    const auto whole = grad_in_layout(grad, spec_->mesh, gathered);
     const auto& parts = current_shards(whole);
     Shards shards;
     for (size_t i = 0; i < parts.size(); ++i) {
@@ -95,6 +110,21 @@ class FewElements final : public torch::autograd::Node {
   }
 
  private:
+  // Whether the elements' gradient is had on every rank for less than by the
+  // rule.
+  bool is_cheaper(const at::Tensor& grad, PlacementsRef gathered) const {
+    if (!is_dtensor(grad)) {
+      return true;
+    }
+    const Spec& given = *distributed_meta(grad).spec;
+    return redistribution_cost(given, gathered) <=
+           cost_by_rule(
+               given,
+               *spec_,
+               elements_.dim,
+               grad_placements_of(spec_->placements));
+  }
+
   const SpecPtr spec_;
   const Elements elements_;
   const bool drops_dim_;
@@ -130,9 +160,9 @@ at::Tensor collect(
       op.name);
 }
 
-NodePtr few_elements_backward(
+NodePtr elements_backward(
     SpecPtr spec, const Elements& elements, bool drops_dim) {
-  return make_node<FewElements>(std::move(spec), elements, drops_dim);
+  return make_node<TakenElements>(std::move(spec), elements, drops_dim);
 }
 
 }  // namespace tessera::detail

@@ -1,4 +1,5 @@
-// A few elements of a sharded dimension, as a view takes them: only these move.
+// Elements of a sharded dimension, as a view takes them: if they are few, only
+// these move.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -45,9 +46,9 @@ struct Elements {
 at::Tensor collect(
     const OpInfo& op, const at::Tensor& self, const Elements& elements);
 
-// The gradient of a tensor of layout `spec` of which `elements` were taken;
-// `drops_dim`: by a view without their dimension.
-NodePtr few_elements_backward(
+// The gradient of a tensor of layout `spec` of which `elements` were taken, in
+// its layout; `drops_dim`: by a view without their dimension.
+NodePtr elements_backward(
     SpecPtr spec, const Elements& elements, bool drops_dim);
 
 }  // namespace tessera::detail

@@ -4,6 +4,8 @@
 #include <ATen/ops/gather.h>
 #include <ATen/ops/index_select_ops.h>
 
+#include <algorithm>
+
 #include "dispatch/run_by_rule.h"
 #include "dispatch/tensor.h"
 #include "ops/all_ops.h"
@@ -69,26 +71,36 @@ at::Tensor recorded_index_select(
 
 }  // namespace
 
-bool asks_for_few(const at::Tensor& self, int64_t dim, int64_t count) {
+bool is_sharded_along(const at::Tensor& self, int64_t dim) {
   if (!is_dtensor(self) || self.layout() != at::kStrided || dim < 0 ||
-      dim >= self.dim() || 2 * count >= self.size(dim)) {
+      dim >= self.dim()) {
     return false;
   }
   const Spec& spec = *distributed_meta(self).spec;
-  bool sharded = false;
   for (int64_t m = 0; m < spec.mesh.ndim(); ++m) {
-    const Placement& placement = spec.placements[m];
-    // What is collected is a pending sum (of bools a maximum), and reductions
-    // of different kinds cannot be pending together.
-    const bool adds_up =
-        spec.dtype != at::kBool &&
-        (placement == Partial() || placement == Partial(ReduceOp::Avg));
-    if (placement.is_partial() && !adds_up) {
-      return false;
+    if (spec.placements[m].is_shard(dim) && spec.mesh.size(m) > 1) {
+      return true;
     }
-    sharded |= placement.is_shard(dim) && spec.mesh.size(m) > 1;
   }
-  return sharded;
+  return false;
+}
+
+bool asks_for_few(const at::Tensor& self, int64_t dim, int64_t count) {
+  if (!is_sharded_along(self, dim) || 2 * count >= self.size(dim)) {
+    return false;
+  }
+  const Spec& spec = *distributed_meta(self).spec;
+  // What is collected is a pending sum (of bools a maximum), and reductions of
+  // different kinds cannot be pending together.
+  return std::none_of(
+      spec.placements.begin(),
+      spec.placements.end(),
+      [&](const Placement& placement) {
+        const bool adds_up =
+            spec.dtype != at::kBool &&
+            (placement == Partial() || placement == Partial(ReduceOp::Avg));
+        return placement.is_partial() && !adds_up;
+      });
 }
 
 at::Tensor look_up(

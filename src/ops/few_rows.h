@@ -14,6 +14,10 @@ inline int64_t from_front(int64_t dim, const at::Tensor& self) {
   return dim < 0 ? dim + self.dim() : dim;
 }
 
+// Whether a mesh dimension of several ranks shards `dim`; false where the
+// tensor has no such dimension.
+bool is_sharded_along(const at::Tensor& self, int64_t dim);
+
 // Whether a mesh dimension shards `dim`, of which `count` elements are asked
 // for, and moving those costs less than gathering all.
 bool asks_for_few(const at::Tensor& self, int64_t dim, int64_t count);

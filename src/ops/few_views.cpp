@@ -1,4 +1,5 @@
-// select and slice of a few elements of a sharded dimension.
+// select and slice of a sharded dimension: few elements are collected, and the
+// gradient comes in the layout of the tensor that they are taken from.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/select_ops.h>
 #include <ATen/ops/slice_ops.h>
@@ -35,20 +36,17 @@ std::optional<Elements> few_selected(
   return Elements{dim, start, 1, 1};
 }
 
-// The same for slice(dim, start, end, step).
-std::optional<Elements> few_sliced(
+// What slice(dim, start, end, step) takes of a dimension that is sharded.
+// Nothing where that is all or no elements, or the rule refuses the call.
+std::optional<Elements> sliced(
     const at::Tensor& self,
     int64_t dim,
     const std::optional<c10::SymInt>& start,
     const std::optional<c10::SymInt>& end,
     const c10::SymInt& given_step) {
   dim = from_front(dim, self);
-  // A slice of one element asks for the fewest.
-  if (!asks_for_few(self, dim, 1)) {
-    return std::nullopt;
-  }
   const int64_t step = given_step.guard_int(__FILE__, __LINE__);
-  if (step <= 0) {
+  if (step <= 0 || !is_sharded_along(self, dim)) {
     return std::nullopt;
   }
   const int64_t size = self.size(dim);
@@ -61,7 +59,7 @@ std::optional<Elements> few_sliced(
   const int64_t first = bound(start, 0);
   const int64_t length = bound(end, size) - first;
   const int64_t count = length <= 0 ? 0 : (length - 1) / step + 1;
-  if (count == 0 || !asks_for_few(self, dim, count)) {
+  if (count == 0 || count == size) {
     return std::nullopt;
   }
   return Elements{dim, first, count, step};
@@ -123,8 +121,9 @@ at::Tensor slice(
     std::optional<c10::SymInt> end,
     c10::SymInt step) {
   static const OpInfo& op = aten_op("slice", "Tensor");
-  if (const auto few = few_sliced(self, dim, start, end, step)) {
-    return copied_view(op, self, *few, /*drops_dim=*/false);
+  const auto elements = sliced(self, dim, start, end, step);
+  if (elements && asks_for_few(self, elements->dim, elements->count)) {
+    return copied_view(op, self, *elements, /*drops_dim=*/false);
   }
   return run_by_rule(
              op,
@@ -141,16 +140,16 @@ at::Tensor slice(
 template <class Op, class... Args>
 at::Tensor recorded_view(
     c10::DispatchKeySet keys,
-    const std::optional<Elements>& few,
+    const std::optional<Elements>& elements,
     bool drops_dim,
     const at::Tensor& self,
     const Args&... args) {
-  if (!few.has_value() || self._fw_grad(/*level=*/0).defined()) {
+  if (!elements.has_value() || self._fw_grad(/*level=*/0).defined()) {
     return by_formula<Op>(keys, self, args...);
   }
   auto view = Op::redispatch(keys & c10::after_autograd_keyset, self, args...);
   record(
-      few_elements_backward(distributed_meta(self).spec, *few, drops_dim),
+      elements_backward(distributed_meta(self).spec, *elements, drops_dim),
       self,
       view);
   return view;
@@ -194,7 +193,7 @@ at::Tensor recorded_slice(
   }
   return recorded_view<Op>(
       keys,
-      few_sliced(self, dim, start, end, step),
+      sliced(self, dim, start, end, step),
       /*drops_dim=*/false,
       self,
       dim,
