@@ -38,6 +38,13 @@ Rule loss_rule(RowsFunction rows) {
 
 }  // namespace
 
+std::vector<Placement> total_weight_placements(const OpCall& call) {
+  if (call.integer("reduction") == at::Reduction::Mean) {
+    return {R};
+  }
+  return {R, P(ReduceOp::Sum)};
+}
+
 void add_loss_rules(RuleTable& table) {
   table.add(
       {"aten::mse_loss",

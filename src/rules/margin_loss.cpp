@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "rules/layer_families.h"
+#include "rules/loss.h"
 #include "rules/rows.h"
 
 namespace tessera::detail {
@@ -49,12 +50,15 @@ std::vector<Sizes> nll_loss2d_sizes(const OpCall& call) {
 // nll_loss2d_backward(grad, self, target, weight?, ..., total_weight)
 Rows nll_loss2d_backward_rows(const OpCall& call) {
   Rows rows;
-  for (int64_t d = 0; d < 3; ++d) {
-    const Placement self = S(d == 0 ? 0 : d + 1);
-    rows.push_back({{is_unreduced(call) ? S(d) : R, self, S(d), R, R}, {self}});
-  }
-  for (const ReduceOp op : kLinearReductions) {
-    rows.push_back({{P(op), R, R, R, R}, {P(op)}});
+  for (const Placement& total : total_weight_placements(call)) {
+    for (int64_t d = 0; d < 3; ++d) {
+      const Placement self = S(d == 0 ? 0 : d + 1);
+      rows.push_back(
+          {{is_unreduced(call) ? S(d) : R, self, S(d), R, total}, {self}});
+    }
+    for (const ReduceOp op : kLinearReductions) {
+      rows.push_back({{P(op), R, R, R, total}, {P(op)}});
+    }
   }
   return rows;
 }

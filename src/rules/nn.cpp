@@ -98,14 +98,15 @@ Rows nll_loss_rows(const OpCall& call) {
 Rows nll_loss_backward_rows(const OpCall& call) {
   const int64_t reduction = call.integer("reduction");
   Rows rows;
-  if (call.tensor(1).dim() == 2) {
-    // total_weight is one number, which the mean divides by.
-    rows.push_back(
-        {{reduction == at::Reduction::None ? S(0) : R, S(0), S(0), R, R},
-         {S(0)}});
-  }
-  for (const ReduceOp op : kLinearReductions) {
-    rows.push_back({{P(op), R, R, R, R}, {P(op)}});
+  for (const Placement& total : total_weight_placements(call)) {
+    if (call.tensor(1).dim() == 2) {
+      rows.push_back(
+          {{reduction == at::Reduction::None ? S(0) : R, S(0), S(0), R, total},
+           {S(0)}});
+    }
+    for (const ReduceOp op : kLinearReductions) {
+      rows.push_back({{P(op), R, R, R, total}, {P(op)}});
+    }
   }
   return rows;
 }

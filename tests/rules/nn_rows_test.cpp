@@ -63,8 +63,14 @@ TEST(NnRows, NllLoss) {
         {grad, x, target, absent(), tensor({})},
         {{"reduction", reduction}, {"ignore_index", -100}});
   };
-  EXPECT_EQ(backward(tensor({4}), 0), "S(0),S(0),S(0),R,R->S(0)");
+  EXPECT_EQ(
+      backward(tensor({4}), 0),
+      "S(0),S(0),S(0),R,R->S(0) | S(0),S(0),S(0),R,P(sum)->S(0)");
+  // The mean divides by total_weight, others do not read it.
   EXPECT_EQ(backward(tensor({}), 1), "R,S(0),S(0),R,R->S(0)");
+  EXPECT_EQ(
+      backward(tensor({}), 2),
+      "R,S(0),S(0),R,R->S(0) | R,S(0),S(0),R,P(sum)->S(0)");
 }
 
 TEST(LossRows, OnlyUnreducedLossesAreElementwise) {
