@@ -178,6 +178,21 @@ TEST(SocketConnect, WrongCoordinatesAreTurnedAway) {
   }
 }
 
+// One that is welcome as one rank does not come in as another.
+TEST(SocketConnect, ACoordinateDoesNotChange) {
+  const auto hello = hello_of({"meeting", 1}, 0);
+  const Listener listener(kHere);
+  const Socket peer = connected(listener.port());
+  write_to(peer, &hello, sizeof(hello));
+  auto yes = hello;
+  yes.word += 2;
+  yes.from = 3;
+  write_to(peer, &yes, sizeof(yes));
+  EXPECT_TRUE(
+      listener.accept({"meeting", 0}, {1, 3}, from_now(milliseconds(200)))
+          .empty());
+}
+
 // A rank that has connected and given up, as where an address answers late,
 // comes again: it counts once, by the connection that it holds.
 TEST(SocketConnect, ARankThatComesTwiceCountsOnce) {

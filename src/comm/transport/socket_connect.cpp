@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -183,12 +184,12 @@ std::vector<SocketPeer> Listener::accept(
     const SocketParty& self,
     const std::vector<int64_t>& expected,
     Deadline until) const {
-  // One that has connected and is not accepted yet. Once welcome, it is a rank
-  // of the meeting and has until the deadline.
+  // One that has connected and is not accepted yet. Once welcome, by its
+  // coordinate, it is a rank of the meeting and has until the deadline.
   struct Comer {
     Socket socket;
     Deadline until;
-    bool welcome = false;
+    std::optional<int64_t> welcome{};
     Hearing hearing{};
   };
   std::vector<Comer> comers;
@@ -201,11 +202,12 @@ std::vector<SocketPeer> Listener::accept(
     const auto heard = std::exchange(comer.hearing, {}).greeting;
     const auto who = std::find(left.begin(), left.end(), heard.from);
     const auto due = comer.welcome ? Word::Accepted : Word::Hello;
-    if (who == left.end() || heard != greeting(due, heard.from, self)) {
+    if (who == left.end() || heard != greeting(due, heard.from, self) ||
+        comer.welcome.value_or(heard.from) != heard.from) {
       return false;
     }
     if (!comer.welcome) {
-      comer.welcome = true;
+      comer.welcome = heard.from;
       comer.until = until;
       return say(comer.socket, greeting(Word::Welcome, self, heard.from));
     }
@@ -240,7 +242,7 @@ std::vector<SocketPeer> Listener::accept(
     if (made) {
       prepare(made);
       const auto patience = std::min(until, Clock::now() + kStranger);
-      comers.push_back({std::move(made), patience, false, {}});
+      comers.push_back({std::move(made), patience, {}, {}});
       if (comers.size() > left.size() + kMostStrangers) drop_stranger();
     } else if (errno == EMFILE || errno == ENFILE) {
       drop_stranger();
