@@ -131,16 +131,14 @@ class Connecting {
     std::optional<Listener> listener;
     if (!later.empty()) listener = listen_for(later);
     std::vector<SocketPeer> peers;
+    peers.reserve(earlier.size() + later.size());
     for (const int64_t c : earlier) peers.push_back({c, connect_to_peer(c)});
     if (listener) {
       for (auto& peer : listener->accept(party(), later, until_)) {
         std::erase(later, peer.coordinate);
         peers.push_back(std::move(peer));
       }
-      std::vector<int64_t> absent;
-      for (const int64_t c : later) absent.push_back(request_.ranks[c]);
-      TORCH_CHECK(
-          absent.empty(), name_ranks(absent), " did not connect in time");
+      check_all_connected(later);
     }
     std::vector<int64_t> reached;
     reached.reserve(peers.size());
@@ -150,6 +148,13 @@ class Connecting {
     for (const int64_t c : reached) {
       made.route[c] = made.transports.back().get();
     }
+  }
+
+  void check_all_connected(const std::vector<int64_t>& missing) const {
+    std::vector<int64_t> ranks;
+    ranks.reserve(missing.size());
+    for (const int64_t c : missing) ranks.push_back(request_.ranks[c]);
+    TORCH_CHECK(ranks.empty(), name_ranks(ranks), " did not connect in time");
   }
 
   SocketParty party() const { return {meeting_.name, request_.coordinate}; }

@@ -67,6 +67,16 @@ Served& served_here() {
   return all.get();
 }
 
+// Nothing where the port is taken: by a store of this process, or c10d says why
+// it cannot be had.
+std::optional<Listener> listen_at(const std::string& address, uint16_t port) {
+  try {
+    return Listener(address, port);
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
 struct ServedStore {
   StorePtr store;
   int file = -1;  // where it listens, if we have opened that
@@ -77,15 +87,11 @@ ServedStore serve_at(const Launch& launch, uint16_t port, Deadline until) {
   options.isServer = true;
   // A store that this process serves already is used again.
   options.multiTenant = true;
-  // Ours is reached only where the ranks look for it.
-  std::optional<Listener> listener;
-  try {
-    listener.emplace(loopback_of(launch.address), port);
-  } catch (const c10::Error&) {
-    // Taken: by a store of this process, or c10d says by whom.
-  }
   ServedStore made;
-  if (listener) options.masterListenFd = made.file = listener->release();
+  // Reached only where the ranks look for it.
+  if (auto listener = listen_at(loopback_of(launch.address), port)) {
+    options.masterListenFd = made.file = listener->release();
+  }
   made.store = c10::make_intrusive<c10d::TCPStore>(launch.address, options);
   set(*made.store, job_key(launch), "1");
   set(*made.store, kOwner, launch.job);
@@ -152,7 +158,7 @@ struct Search {
 // Waits at a store for rank 0 of our job. Null if the search is over.
 StorePtr wait_for_job(
     Search& search, const Launch& launch, uint16_t port, Deadline until) {
-  const StorePtr store = c10::make_intrusive<c10d::TCPStore>(
+  StorePtr store = c10::make_intrusive<c10d::TCPStore>(
       launch.address, store_options(port, until));
   while (!search.over && Clock::now() < until) {
     if (store->check({job_key(launch)})) return store;

@@ -73,7 +73,7 @@ Messages::Messages(Group& group, const Call& call)
 
 Messages::~Messages() {
   if (group_.error().empty() && !idle()) {
-    const std::string text = "an error on this rank has ended a collective";
+    const auto text = begin_text() + " has left the collective, by another error";
     group_.break_off(text, text);
   }
 }
