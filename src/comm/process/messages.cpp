@@ -73,7 +73,8 @@ Messages::Messages(Group& group, const Call& call)
 
 Messages::~Messages() {
   if (group_.error().empty() && !idle()) {
-    const auto text = begin_text() + " has left the collective, by another error";
+    const auto text =
+        begin_text() + " has left the collective, by another error";
     group_.break_off(text, text);
   }
 }
@@ -172,6 +173,16 @@ void Messages::progress_until(Done done) {
         look = now + WaitBoard::kAsk;
       }
     } while (!done());
+  } catch (const PeerError& error) {
+    fail(error);
+  }
+}
+
+void Messages::advance() {
+  try {
+    for (const auto& transport : group_.transports()) {
+      if (!transport->idle()) transport->progress(Clock::now());
+    }
   } catch (const PeerError& error) {
     fail(error);
   }

@@ -40,6 +40,9 @@ class Messages {
   // The same to every other rank.
   void send_to_all(const at::Tensor& from);
 
+  // Moves what can be moved, and waits for nothing. For collectives that work
+  // for long before they wait: their peers must not take them for silent.
+  void advance();
   // Waits until one message has been received. Throws c10::Error that names
   // rank, collective, group and peer if nothing has moved for the time of the
   // call's timeout, if the peer is lost, or if what it sends belongs to another

@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -40,6 +41,38 @@ int64_t gathered_bytes(
   return bytes;
 }
 
+// In how many blocks a tensor is copied while messages move.
+int64_t copy_blocks(const at::Tensor& tensor) {
+  constexpr int64_t kBlockBytes = int64_t{16} << 20;
+  return static_cast<int64_t>(tensor.nbytes()) / kBlockBytes;
+}
+
+// Copies a tensor; messages move meanwhile if that takes long.
+void copy_moving(
+    Messages& messages, const at::Tensor& into, const at::Tensor& from) {
+  const int64_t blocks = copy_blocks(from);
+  if (blocks < 2) {
+    into.copy_(from);
+    return;
+  }
+  const auto sizes = from.sizes();
+  const auto dim = std::max_element(sizes.begin(), sizes.end()) - sizes.begin();
+  const auto pieces = from.chunk(blocks, dim);
+  const auto places = into.chunk(blocks, dim);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    places[i].copy_(pieces[i]);
+    messages.advance();
+  }
+}
+
+// Likewise `packed`.
+at::Tensor packed_moving(Messages& messages, const at::Tensor& tensor) {
+  if (tensor.is_contiguous() || copy_blocks(tensor) < 2) return packed(tensor);
+  auto out = empty_result(tensor.sizes(), tensor.options());
+  copy_moving(messages, out, tensor);
+  return out;
+}
+
 // The slices of `out` along one dimension, each filled by another rank.
 class ReceivedSlices {
  public:
@@ -68,7 +101,7 @@ class ReceivedSlices {
   void finish() {
     for (auto& [receipt, slice, memory] : arriving_) {
       messages_.wait(receipt);
-      if (!slice.is_same(memory)) slice.copy_(memory);
+      if (!slice.is_same(memory)) copy_moving(messages_, slice, memory);
     }
   }
 
@@ -108,9 +141,9 @@ void swap_slices(
   for (int64_t step = 1; step < n; ++step) {
     const int64_t c = (me + step) % n;
     // Sent as soon as it is packed: the next is packed meanwhile.
-    messages.send(c, packed(sent.slice(c)));
+    messages.send(c, packed_moving(messages, sent.slice(c)));
   }
-  received.slice(me).copy_(sent.slice(me));
+  copy_moving(messages, received.slice(me), sent.slice(me));
   slices.finish();
   messages.finish();
 }
@@ -165,7 +198,8 @@ Shards ProcessCollectives::do_all_gather(
   ReceivedSlices slices(messages, group, out, dim, parts[0]);
   const at::Tensor mine = packed(shard);
   messages.send_to_all(mine);
-  out.narrow(dim, offset(parts[0], me), parts[0][me]).copy_(mine);
+  copy_moving(
+      messages, out.narrow(dim, offset(parts[0], me), parts[0][me]), mine);
   slices.finish();
   messages.finish();
   return deliver(out, in[0]);
@@ -226,8 +260,10 @@ Shards ProcessCollectives::do_broadcast(MeshDim at, ShardsRef in) {
   Messages messages(running.group(), call);
   at::Tensor out;
   if (running.group().coordinate() == 0) {
-    out = fresh_copy(shard);
-    messages.send_to_all(out);
+    const at::Tensor sent = packed(shard);
+    messages.send_to_all(sent);
+    out = empty_result(shard.sizes(), shard.options());
+    copy_moving(messages, out, sent);
   } else {
     out = empty_result(shard.sizes(), shard.options());
     messages.receive(0, out);
@@ -251,10 +287,12 @@ Shards ProcessCollectives::do_scatter(
   if (me == 0) {
     int64_t start = parts[0][0];
     for (int64_t c = 1; c < group.size(); ++c) {
-      messages.send(c, packed(shard.narrow(dim, start, parts[0][c])));
+      messages.send(
+          c, packed_moving(messages, shard.narrow(dim, start, parts[0][c])));
       start += parts[0][c];
     }
-    out = fresh_copy(shard.narrow(dim, 0, parts[0][0]));
+    out = empty_resized(shard, dim, parts[0][0]);
+    copy_moving(messages, out, shard.narrow(dim, 0, parts[0][0]));
   } else {
     out = empty_resized(shard, dim, parts[0][me]);
     messages.receive(0, out);
