@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <typeinfo>
 
@@ -20,11 +21,10 @@ constinit HookedLeaves hooked_leaves;
 
 namespace {
 
-using torch::autograd::variable_list;
-
 using torch::autograd::AccumulateGrad;
 using torch::autograd::AutogradMeta;
 using torch::autograd::FunctionPreHook;
+using torch::autograd::variable_list;
 
 // The gradient in the layout of its leaf.
 variable_list laid_out(c10::TensorImpl& leaf, const variable_list& grads) {
@@ -90,19 +90,21 @@ class GradLayoutHook final : public FunctionPreHook {
   variable_list operator()(const variable_list& grads) override {
     auto result = laid_out(*leaf_, grads);
     for (size_t i = 0; list_ != nullptr && i < list_->size(); ++i) {
-      call((*list_)[i], result[0]);
+      call(i, result[0]);
     }
     return result;
   }
 
  private:
-  using UserHook = torch::autograd::hooks_list::value_type;
-
-  static void call(const UserHook& hook, at::Tensor& grad) {
-    // One that was taken away is null; what returns nothing changes nothing.
+  // Calls a user's hook. One that was taken away is null; what returns nothing
+  // changes nothing.
+  void call(size_t index, at::Tensor& grad) const {
+    // A copy: the hook may add another to the list.
+    const auto hook = (*list_)[index];
     const at::TensorBase changed = hook ? hook(grad) : at::TensorBase();
     if (changed.defined()) {
-      torch::autograd::check_variable_result(grad, changed, "");
+      torch::autograd::check_variable_result(
+          grad, changed, std::to_string(index));
       grad = at::Tensor(changed);
     }
   }
