@@ -52,7 +52,8 @@ InferredOutput inferred(const at::Tensor& tensor) {
       true,
       Sizes(tensor.sizes()),
       Sizes(tensor.strides()),
-      tensor.scalar_type()};
+      tensor.scalar_type(),
+      tensor.layout() == at::kStrided ? tensor.storage_offset() : 0};
 }
 
 bool mixes_dtypes(const OpCall& call) {

@@ -12,6 +12,8 @@ struct InferredOutput {
   Sizes sizes;
   Sizes strides;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
+  // Of a view: how many elements behind its base it begins.
+  int64_t offset = 0;
 };
 
 struct InferredOutputs {

@@ -43,13 +43,45 @@ void check_written(const OpInfo& op, Args args) {
 
 // The tensor of which a view op returns a view. Undefined for views of a
 // list's.
-at::Tensor viewed_tensor(const OpInfo& op, Args args) {
+const at::Tensor& viewed_tensor(const OpInfo& op, Args args) {
   for (const auto& ret : op.returns) {
     if (ret.kind == ReturnInfo::Kind::View && args[ret.argument].isTensor()) {
       return args[ret.argument].toTensor();
     }
   }
-  return {};
+  static const at::Tensor none;
+  return none;
+}
+
+// Where views begin is what one device says, whatever the shards are. `base` is
+// in bytes, as a view may have another dtype.
+void place_views(
+    const OpInfo& op, const OpPlan& plan, int64_t base, Stack& stack) {
+  const size_t first = stack.size() - op.returns.size();
+  size_t output = 0;
+  const auto place = [&](const at::Tensor& view) {
+    const auto& offsets = plan.view_offsets;
+    const int64_t offset = output < offsets.size() ? offsets[output] : 0;
+    if (view.defined()) {
+      const auto size = static_cast<int64_t>(view.itemsize());
+      view.unsafeGetTensorImpl()->set_storage_offset(base / size + offset);
+    }
+    ++output;
+  };
+  for (size_t r = 0; r < op.returns.size(); ++r) {
+    const auto& value = stack[first + r];
+    if (op.returns[r].kind == ReturnInfo::Kind::Fresh) {
+      ++output;
+    } else if (op.returns[r].kind != ReturnInfo::Kind::View) {
+      continue;
+    } else if (op.returns[r].is_list) {
+      for (const auto& element : value.toListRef()) {
+        place(element.toTensor());
+      }
+    } else {
+      place(value.toTensor());
+    }
+  }
 }
 
 // Whether what the call writes is a tensor that a composite op or a derivative
@@ -111,8 +143,11 @@ void run_without_rule(const OpInfo& op, Args args, Stack& stack) {
   raise_errors_of_devices();
 }
 
-// Finds the plan of a call, or makes it, and carries it out.
-[[gnu::hot]] void plan_and_execute(const OpInfo& op, Args args, Stack& stack) {
+// Finds the plan of a call, or makes it, and carries it out. `base` is where
+// the tensor begins of which the op returns a view, in bytes.
+template <bool kIsView>
+[[gnu::hot]] void plan_and_execute(
+    const OpInfo& op, Args args, Stack& stack, int64_t base = 0) {
   if (op.writes) {
     check_written(op, args);
   }
@@ -139,16 +174,31 @@ void run_without_rule(const OpInfo& op, Args args, Stack& stack) {
   }
   if (plan->moves_written) {
     move_written(op, args);
-    plan_and_execute(op, args, stack);
+    plan_and_execute<kIsView>(op, args, stack, base);
   } else if (plan->gathers_written) {
     run_on_gathered(op, &stack);
     raise_device_errors();
   } else {
     execute(op, *plan, stack);
+    if (kIsView && (base != 0 || !plan->view_offsets.empty())) {
+      place_views(op, *plan, base, stack);
+    }
   }
   if (!known && key.cacheable()) {
     plans.insert(key, std::move(plan));
   }
+}
+
+void run_view(const OpInfo& op, Args args, Stack& stack) {
+  const auto& base = viewed_tensor(op, args);
+  const int64_t offset = base.defined() ? base.storage_offset() : 0;
+  const int64_t begin =
+      offset == 0 ? 0 : offset * static_cast<int64_t>(base.itemsize());
+  if (c10::InferenceMode::is_enabled()) {
+    const MadeLike mode(base);
+    return plan_and_execute<true>(op, args, stack, begin);
+  }
+  plan_and_execute<true>(op, args, stack, begin);
 }
 
 }  // namespace
@@ -176,11 +226,10 @@ void run_op(const OpInfo& op, Stack* stack) {
   const LocalOpGuard guard(op.is_view);
   const Args args(
       stack->data() + stack->size() - op.args.size(), op.args.size());
-  if (op.is_view && c10::InferenceMode::is_enabled()) {
-    const MadeLike mode(viewed_tensor(op, args));
-    return plan_and_execute(op, args, *stack);
+  if (op.is_view) {
+    return run_view(op, args, *stack);
   }
-  plan_and_execute(op, args, *stack);
+  plan_and_execute<false>(op, args, *stack);
 }
 
 torch::CppFunction boxed_kernel(const char* name) {

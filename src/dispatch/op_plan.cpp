@@ -281,6 +281,10 @@ class Planner {
       for (const auto& output : outputs_.returns[r]) {
         plan_->contiguous.push_back(
             output.strides == row_major_strides(output.sizes));
+        if (op_.is_view && output.offset != 0) {
+          plan_->view_offsets.resize(plan_->outputs.size() + 1);
+          plan_->view_offsets.back() = output.offset;
+        }
         plan_->outputs.push_back(
             output.defined ? Spec::make(
                                  plan_->mesh,

@@ -62,6 +62,9 @@ struct OpPlan {
   std::shared_ptr<const FloatTerms> in_float;
   // A view's base had to be redistributed: writes to the view are refused.
   bool copies_view = false;
+  // By how many elements views among `outputs` begin behind their base. Empty
+  // if none does.
+  c10::SmallVector<int64_t, 1> view_offsets;
   // Shards on the meta device, for which many ops have no kernel: only the
   // layout says what the results are like.
   bool without_data = false;

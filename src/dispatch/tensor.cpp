@@ -160,8 +160,10 @@ MadeLike::~MadeLike() {
 at::Tensor make_alias(const at::Tensor& distributed) {
   auto meta = MetaPtr::reclaim_copy(static_cast<DistributedMeta*>(
       distributed.unsafeGetTensorImpl()->get_backend_meta()));
-  return wrap_meta(
-      std::move(meta), distributed.device(), distributed.is_inference());
+  return placed_view(
+      wrap_meta(
+          std::move(meta), distributed.device(), distributed.is_inference()),
+      distributed);
 }
 
 namespace {

@@ -148,6 +148,17 @@ class MadeLike {
 // A new tensor with the same meta, shards shared.
 at::Tensor make_alias(const at::Tensor& distributed);
 
+// The view itself, said to begin `offset` elements behind the beginning of
+// `base`, as it does on one device.
+inline at::Tensor placed_view(
+    at::Tensor view, const at::Tensor& base, int64_t offset = 0) {
+  const int64_t begin = base.unsafeGetTensorImpl()->storage_offset() + offset;
+  if (C10_UNLIKELY(begin != 0)) {
+    view.unsafeGetTensorImpl()->set_storage_offset(begin);
+  }
+  return view;
+}
+
 // A plain tensor for users, with the memory of a shard but sizes, strides and
 // autograd state of its own. It counts its writes as `distributed` does. Of a
 // term that is held in float, a copy in the tensor's dtype.

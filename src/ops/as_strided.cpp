@@ -31,7 +31,7 @@ bool has_its_strides(const at::Tensor& self) {
 }
 
 // Whether the tensor begins where its memory begins: an offset counts from
-// there, and a distributed tensor does not know where a view of it begins.
+// there, and the shards of a view may be copies without the rest.
 bool begins_its_memory(const at::Tensor& self) {
   const auto& shards = current_shards(self);
   return (!self.is_view() || self._base().numel() == self.numel()) &&
@@ -83,6 +83,13 @@ at::Tensor as_strided(
     return make_alias(self);
   }
   const MadeLike mode(self);
+  const auto placed = [&](at::Tensor view) {
+    const int64_t begin = self.storage_offset();
+    const int64_t given = storage_offset.has_value()
+                              ? storage_offset->guard_int(__FILE__, __LINE__)
+                              : begin;
+    return placed_view(std::move(view), self, given - begin);
+  };
   const auto& meta = distributed_meta(self);
   const bool whole = is_replicated(*meta.spec);
   if (whole && has_its_strides(self)) {
@@ -91,7 +98,7 @@ at::Tensor as_strided(
     for (const auto& shard : current_shards(self)) {
       shards.push_back(shard.as_strided_symint(size, stride, storage_offset));
     }
-    return make_distributed(
+    return placed(make_distributed(
         Spec::make(
             meta.spec->mesh,
             meta.spec->placements,
@@ -99,7 +106,7 @@ at::Tensor as_strided(
             C10_AS_INTARRAYREF_SLOW(stride),
             meta.spec->dtype),
         std::move(shards),
-        view_origin(self, /*copied=*/false));
+        view_origin(self, /*copied=*/false)));
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
       self.is_non_overlapping_and_dense(),
@@ -111,13 +118,15 @@ at::Tensor as_strided(
     const auto copy = in_own_strides(self);
     const auto view = as_strided(copy, size, stride, storage_offset);
     const auto& made = distributed_meta(view);
-    return make_distributed(
-        made.spec, made.unchecked_shards(), view_origin(self, /*copied=*/true));
+    return placed(make_distributed(
+        made.spec,
+        made.unchecked_shards(),
+        view_origin(self, /*copied=*/true)));
   }
   torch::jit::Stack stack{self, size, stride, storage_offset};
   const LocalOpGuard guard(/*is_view=*/true);
   run_on_gathered(as_strided_op(), &stack);
-  return std::move(stack.back()).toTensor();
+  return placed(std::move(stack.back()).toTensor());
 }
 
 at::Tensor recorded_as_strided(

@@ -100,8 +100,11 @@ at::Tensor copied_view(
     shards.push_back(
         with_strides_of(*view, drops_dim ? shard.select(dim, 0) : shard));
   }
-  return make_distributed(
-      view, std::move(shards), view_origin(self, /*copied=*/true));
+  return placed_view(
+      make_distributed(
+          view, std::move(shards), view_origin(self, /*copied=*/true)),
+      self,
+      elements.start * self.stride(dim));
 }
 
 // ATen's signatures.

@@ -53,11 +53,13 @@ at::Tensor view(const at::Tensor& self, c10::SymIntArrayRef symbolic) {
     }
     const LocalOpGuard guard(/*is_view=*/true);
     const MadeLike mode(self);
-    return make_distributed(
-        known.to,
-        meta.unchecked_shards()[0].view(SizesRef(known.local_size)),
-        self.is_inference() ? view_origin(self, /*copied=*/false)
-                            : ViewOrigin());
+    return placed_view(
+        make_distributed(
+            known.to,
+            meta.unchecked_shards()[0].view(SizesRef(known.local_size)),
+            self.is_inference() ? view_origin(self, /*copied=*/false)
+                                : ViewOrigin()),
+        self);
   }
   auto result = boxed_view(self, symbolic);
   const auto& made = distributed_meta(result);

@@ -96,10 +96,13 @@ at::Tensor view_as_real(const at::Tensor& self) {
           op,
           make_distributed(distributed_meta(self).spec, std::move(resolved)))[0]
           .toTensor();
-  return make_distributed(
-      distributed_meta(view).spec,
-      current_shards(view),
-      view_origin(self, /*copied=*/true));
+  return placed_view(
+      make_distributed(
+          distributed_meta(view).spec,
+          current_shards(view),
+          view_origin(self, /*copied=*/true)),
+      self,
+      self.storage_offset());  // of twice as many elements
 }
 
 // set_data: a plain tensor may be given the data of a distributed one, as
