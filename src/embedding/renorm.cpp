@@ -114,8 +114,9 @@ void renorm_columns(
     // In double and with a guard against a division by zero, as ATen does: a
     // bit of difference may decide which of two rows is a maximum.
     const auto norm = norms_of(norms[i], norm_type).to(at::kDouble);
+    // A row whose norm is not a number stays as it is.
     const auto scale = norm.add(1e-7).reciprocal().mul(max_norm).masked_fill(
-        norm.le(max_norm), 1);
+        norm.gt(max_norm).logical_not(), 1);
     const auto scaled = rows[i].to(dtype).mul(scale.to(dtype).unsqueeze(1));
     shards[i].index_copy_(0, held[i], scaled.to(table.dtype));
   }
