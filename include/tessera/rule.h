@@ -165,6 +165,9 @@ struct Rule {
   // They are checked only where all tensors hold integers.
   bool checks_integers_only = false;
 
+  // The arguments by which others are divided.
+  std::vector<std::string> divisors = {};
+
   // Tensor arguments that the op takes in their own dtype where the others are
   // float, as pending sums of half kinds are: it reads only their layout, or
   // little of them.

@@ -124,7 +124,7 @@ void run_locally(const OpInfo& op, const OpPlan& plan, const Calls& calls) {
     }
   }
   plan.dtypes_unknown = false;
-  plan.direct = !plan.agrees && plan.local_arguments.empty();
+  plan.direct = plan.becomes_direct;
 }
 
 // The shards of each of the call's tensors, redistributed where the plan says.

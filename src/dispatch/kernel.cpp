@@ -16,6 +16,7 @@
 #include "dispatch/plan_cache.h"
 #include "dispatch/scopes.h"
 #include "dispatch/tensor.h"
+#include "dispatch/term_factors.h"
 #include "kernels/device_errors.h"
 
 namespace tessera::detail {
@@ -130,6 +131,7 @@ std::shared_ptr<OpPlan> make_plan(const OpInfo& op, Args args) {
     }
     plan->moves_written = own;
     plan->gathers_written = !own;
+    plan->is_special = true;
     return plan;
   }
 }
@@ -142,6 +144,28 @@ void run_without_rule(const OpInfo& op, Args args, Stack& stack) {
   run_on_gathered(op, &stack);
   raise_errors_of_devices();
 }
+
+Args arguments_of(const OpInfo& op, const Stack& stack) {
+  return Args(stack.data() + stack.size() - op.args.size(), op.args.size());
+}
+
+template <bool kIsView>
+[[gnu::hot]] void carry_out(
+    const OpInfo& op, OpPlan& plan, Stack& stack, int64_t base) {
+  execute(op, plan, stack);
+  if (kIsView && (base != 0 || !plan.view_offsets.empty())) {
+    place_views(op, plan, base, stack);
+  }
+}
+
+template <bool kIsView>
+void run_new_or_special(
+    const OpInfo& op,
+    Args args,
+    Stack& stack,
+    int64_t base,
+    const CallKey& key,
+    std::shared_ptr<OpPlan> plan);
 
 // Finds the plan of a call, or makes it, and carries it out. `base` is where
 // the tensor begins of which the op returns a view, in bytes.
@@ -167,6 +191,21 @@ template <bool kIsView>
     plans.observer->on_op(op, args);
   }
   auto plan = plans.find(key);
+  if (C10_LIKELY(plan != nullptr && !plan->is_special)) {
+    return carry_out<kIsView>(op, *plan, stack, base);
+  }
+  run_new_or_special<kIsView>(op, args, stack, base, key, std::move(plan));
+}
+
+// A call whose plan is not known, or that takes more than to execute it.
+template <bool kIsView>
+[[gnu::noinline]] void run_new_or_special(
+    const OpInfo& op,
+    Args args,
+    Stack& stack,
+    int64_t base,
+    const CallKey& key,
+    std::shared_ptr<OpPlan> plan) {
   const bool known = plan != nullptr;
   if (!known || (plan->moves_written && !writes_its_own(op, args)) ||
       (plan->gathers_written && (is_strict() || writes_its_own(op, args)))) {
@@ -178,14 +217,15 @@ template <bool kIsView>
   } else if (plan->gathers_written) {
     run_on_gathered(op, &stack);
     raise_device_errors();
+  } else if (plan->factors != nullptr && !are_finite(*plan->factors, args)) {
+    run_reduced(op, stack, [](const OpInfo& same, Stack& reduced) {
+      plan_and_execute<kIsView>(same, arguments_of(same, reduced), reduced);
+    });
   } else {
-    execute(op, *plan, stack);
-    if (kIsView && (base != 0 || !plan->view_offsets.empty())) {
-      place_views(op, *plan, base, stack);
-    }
+    carry_out<kIsView>(op, *plan, stack, base);
   }
   if (!known && key.cacheable()) {
-    plans.insert(key, std::move(plan));
+    PlanCache::local().insert(key, std::move(plan));
   }
 }
 
@@ -224,8 +264,7 @@ void record_views() {
 
 void run_op(const OpInfo& op, Stack* stack) {
   const LocalOpGuard guard(op.is_view);
-  const Args args(
-      stack->data() + stack->size() - op.args.size(), op.args.size());
+  const Args args = arguments_of(op, *stack);
   if (op.is_view) {
     return run_view(op, args, *stack);
   }

@@ -8,6 +8,7 @@
 #include "dispatch/float_terms.h"
 #include "dispatch/infer.h"
 #include "dispatch/plain_args.h"
+#include "dispatch/term_factors.h"
 #include "dispatch/trial_call.h"
 #include "plan/propagate.h"
 #include "tessera/shard_math.h"
@@ -226,6 +227,10 @@ class Planner {
     plan_->on_one_shard = plan_->mesh.local_positions().size() == 1 &&
                           plan_->redistributions.empty() && !op_.returns_list &&
                           !plan_->without_data && plan_->in_float == nullptr;
+    plan_->factors = plan_term_factors(op_, *plan_, args_, chosen);
+    plan_->is_special = plan_->factors != nullptr;
+    plan_->becomes_direct =
+        !plan_->agrees && !plan_->is_special && plan_->local_arguments.empty();
     return std::move(plan_);
   }
 

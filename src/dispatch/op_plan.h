@@ -31,6 +31,7 @@ struct Redistribution {
 };
 
 struct FloatTerms;
+struct TermFactors;
 
 struct OpPlan {
   // First what a direct call reads, side by side: caches are cold after an op.
@@ -39,9 +40,14 @@ struct OpPlan {
   // into it as it is, and its results are the shards of the results. Known
   // after the first call.
   bool direct = false;
+  // Whether it will be.
+  bool becomes_direct = false;
   // The one shard that lives here goes into the op as it is, perhaps with
   // arguments of its own, and the op returns no list.
   bool on_one_shard = false;
+  // There is more to do than to execute the plan: it moves or gathers what is
+  // written, or there are factors to look at.
+  bool is_special = false;
   // Whether each of the results is contiguous.
   c10::SmallVector<bool, 2> contiguous;
   // The specs of the results, lists laid out flat; nullptr for undefined ones.
@@ -60,6 +66,8 @@ struct OpPlan {
   bool dtypes_unknown = false;
   // The local call is in float: it takes or leaves pending sums of half kinds.
   std::shared_ptr<const FloatTerms> in_float;
+  // What pending sums of the call are multiplied with.
+  std::shared_ptr<const TermFactors> factors;
   // A view's base had to be redistributed: writes to the view are refused.
   bool copies_view = false;
   // By how many elements views among `outputs` begin behind their base. Empty

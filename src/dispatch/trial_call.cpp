@@ -20,7 +20,7 @@ class SilentWarnings final : public c10::WarningHandler {
 };
 
 // What stands for a tensor of the call on a rank.
-at::Tensor stand_in(const TrialCall& trial, size_t i, int64_t position) {
+at::Tensor shard_stand_in(const TrialCall& trial, size_t i, int64_t position) {
   const auto& given = trial.tensors.tensors[i];
   const auto& spec = trial.plan.inputs[i];
   if (spec == nullptr) {
@@ -63,7 +63,7 @@ bool throws_at(const TrialCall& trial, int64_t position) {
   }
   std::vector<at::Tensor> tensors;
   for (size_t i = 0; i < trial.plan.inputs.size(); ++i) {
-    tensors.push_back(stand_in(trial, i, position));
+    tensors.push_back(shard_stand_in(trial, i, position));
   }
   torch::jit::Stack local(trial.args.begin(), trial.args.end());
   put_tensors(local, trial.plan.slots, tensors);

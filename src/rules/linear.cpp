@@ -102,6 +102,11 @@ Rule linear_rule(Linear linear) {
   });
 }
 
+Rule dividing(Rule rule, const char* divisor) {
+  rule.divisors = {divisor};
+  return rule;
+}
+
 // max(max(a, b)) = max(max(a), max(b)), and so for min.
 Rule lattice_rule(ReduceOp op) {
   return elementwise_rule([op](const OpCall& call) {
@@ -185,7 +190,7 @@ void add_linear_rules(RuleTable& table) {
       linear_rule({{"P"}}));
   table.add(
       {"aten::div.Scalar", "aten::div_.Scalar"},
-      linear_rule({{"P"}, /*keeps_integers=*/false}));
+      dividing(linear_rule({{"P"}, /*keeps_integers=*/false}), "other"));
 
   // Linear in both operands together.
   table.add(
@@ -210,7 +215,7 @@ void add_linear_rules(RuleTable& table) {
   // 5 / 0 - 2 / 0 are not a number.
   table.add(
       {"aten::div.Tensor", "aten::div_.Tensor", "aten::div.out"},
-      linear_rule({{"P1"}, /*keeps_integers=*/false}));
+      dividing(linear_rule({{"P1"}, /*keeps_integers=*/false}), "other"));
 
   table.add(
       {"aten::masked_fill.Scalar",
@@ -230,7 +235,9 @@ void add_linear_rules(RuleTable& table) {
       {"aten::lerp.Tensor", "aten::lerp_.Tensor", "aten::lerp.Tensor_out"},
       linear_rule({{"PPR"}}));
   table.add({"aten::addcmul", "aten::addcmul_"}, linear_rule({{"PPR", "PRP"}}));
-  table.add({"aten::addcdiv", "aten::addcdiv_"}, linear_rule({{"PP1"}}));
+  table.add(
+      {"aten::addcdiv", "aten::addcdiv_"},
+      dividing(linear_rule({{"PP1"}}), "tensor2"));
 
   // Gradients: linear in the gradient of the result, which comes first.
   table.add(
