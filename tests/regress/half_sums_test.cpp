@@ -215,8 +215,9 @@ TEST(HalfSums, OfProductsAreTakenByTheDevice) {
             ts::distribute_tensor(inputs[i], mesh, {sharded[i]}));
       }
       const int before = float_products;
-      EXPECT_TRUE(whole(value(distributed)).equal(value(inputs))) << name;
+      const auto product = whole(value(distributed));
       if (!ts::testing::outside(mesh)) {
+        EXPECT_TRUE(product.equal(value(inputs))) << name;
         EXPECT_GT(float_products, before) << name;
       }
     }
