@@ -10,6 +10,7 @@
 #include "dispatch/run_steps.h"
 #include "dispatch/tensor.h"
 #include "kernels/device_errors.h"
+#include "tessera/shard_math.h"
 
 namespace tessera::detail {
 
@@ -64,6 +65,32 @@ void run_locally(const OpInfo& op, const OpPlan& plan, const Calls& calls) {
   }
 }
 
+// What the first results of a plan tell, where it is a rule that has given
+// their sizes and nobody their dtypes. `index` is among the plan's outputs.
+// Throws c10::Error where odd arguments make another shape than the rule has
+// thought of. Only of the first result: others may be a kernel's own notes.
+[[gnu::cold]] void learn_from(
+    const OpInfo& op, OpPlan& plan, size_t index, ShardsRef shards) {
+  auto& spec = plan.outputs[index];
+  spec = known_dtype(spec, shards[0]);
+  const auto positions = plan.mesh.local_positions();
+  for (size_t k = 0; k < shards.size() && index == 0; ++k) {
+    const auto expected =
+        local_shape(spec->sizes, plan.mesh, spec->placements, positions[k]);
+    TORCH_CHECK(
+        shards[k].sizes() == SizesRef(expected),
+        "[",
+        op.display_name,
+        "] these arguments are not supported in this layout: a shard of the "
+        "result has shape ",
+        shards[k].sizes(),
+        " where its rule expects ",
+        SizesRef(expected),
+        "; redistribute the arguments to Replicate(), or call it on plain "
+        "tensors");
+  }
+}
+
 // The common case: one shard lives here, it has the placement that the op
 // wants, the op returns no list. The arguments are exchanged for their shards
 // where they stand.
@@ -112,7 +139,7 @@ void run_locally(const OpInfo& op, const OpPlan& plan, const Calls& calls) {
         if (spec != nullptr && value.toTensor().defined()) {
           auto shard = std::move(value).toTensor();
           if (plan.dtypes_unknown) {
-            spec = known_dtype(spec, shard);
+            learn_from(op, plan, output, shard);
           }
           if (op.returns[r].kind == ReturnInfo::Kind::Fresh) {
             keep_planned_strides(shard, *spec, plan.contiguous[output]);
@@ -228,7 +255,7 @@ class Results {
       return {};
     }
     if (plan.dtypes_unknown && !shards.empty()) {
-      spec = known_dtype(spec, shards[0]);
+      learn_from(op_, plan, index, shards);
     }
     if (!op_.is_view) {
       for (auto& shard : shards) {

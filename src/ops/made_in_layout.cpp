@@ -170,13 +170,12 @@ at::Tensor new_empty_strided(
     }
   }
   const Sizes strides(C10_AS_INTARRAYREF_SLOW(stride));
-  TORCH_CHECK(
-      std::all_of(
-          strides.begin(),
-          strides.end(),
-          [](int64_t step) { return step >= 0; }),
-      "[new_empty_strided] expected strides that are not negative, but got ",
-      SizesRef(strides));
+  for (size_t d = 0; d < strides.size() && d < sizes.size(); ++d) {
+    TORCH_CHECK(
+        strides[d] >= 0 || sizes[d] < 2,
+        "[new_empty_strided] expected strides that are not negative, but got ",
+        SizesRef(strides));
+  }
   return run_by_rule(
              op,
              self,

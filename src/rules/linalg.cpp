@@ -139,11 +139,11 @@ std::vector<Sizes> eigenvalue_sizes(const OpCall& call) {
   return {call.tensor(0).sizes.without_last(1)};
 }
 
-// linalg_pinv(self[..., m, n], atol?, rtol?) -> [..., n, m]
+// linalg_pinv(self[..., m, n], atol[...]?, rtol[...]?) -> [..., n, m]
 std::vector<Sizes> pinv_sizes(const OpCall& call) {
-  CheckedSizes sizes = call.tensor(0).sizes;
-  std::swap(sizes.from_end(2), sizes.from_end(1));
-  return {sizes};
+  const CheckedSizes& self = call.tensor(0).sizes;
+  return {
+      broadcast_batch(call, {2, 0, 0}, {self.from_end(1), self.from_end(2)})};
 }
 
 // geqrf(self[..., m, n]) -> a[..., m, n], tau[..., min(m, n)]

@@ -88,11 +88,14 @@ Rows margin_rows(const OpCall& call) {
 std::vector<Sizes> margin_sizes(const OpCall& call) {
   const TensorArg& self = call.tensor(0);
   CheckedSizes output;
+  const bool has_labels = call.schema().returns().size() == 2;
   if (is_unreduced(call) && self.dim() == 2) {
     output.push_back(self.sizes[0]);
+  } else if (is_unreduced(call) && !has_labels && call.tensor(1).dim() == 1) {
+    output.push_back(1);  // one sample, whose target is a list of one
   }
   std::vector<Sizes> sizes{output};
-  if (call.schema().returns().size() == 2) {
+  if (has_labels) {
     sizes.push_back(call.tensor(1).sizes);
   }
   return sizes;

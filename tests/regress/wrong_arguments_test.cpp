@@ -448,6 +448,108 @@ TEST(WrongArguments, OfFusedSteps) {
   });
 }
 
+// The batch of a tolerance is one of the result's.
+TEST(WrongArguments, PinvWithABatchOfTolerances) {
+  ts::testing::for_each_mesh([](const ts::DeviceMesh& mesh) {
+    if (ts::testing::outside(mesh)) {
+      return;
+    }
+    torch::manual_seed(0);
+    const auto matrices = torch::randn({4, 5, 3}, torch::kDouble);
+    const auto rtol = torch::full({2, 1}, 1e-3, torch::kDouble);
+    const auto plain = at::linalg_pinv(matrices, {}, rtol);
+    for (const bool sharded : {false, true}) {
+      const auto t = laid_out({matrices, rtol}, mesh, sharded);
+      const auto result = at::linalg_pinv(t[0], {}, t[1]);
+      EXPECT_EQ(result.sizes(), plain.sizes());
+      EXPECT_TRUE(ts::DTensor(result).full_tensor().allclose(plain));
+    }
+  });
+}
+
+// One sample, whose target is a list of one.
+TEST(WrongArguments, MultiMarginLossOfOneSample) {
+  ts::testing::for_each_mesh([](const ts::DeviceMesh& mesh) {
+    if (ts::testing::outside(mesh)) {
+      return;
+    }
+    const auto x = torch::arange(5, torch::kDouble);
+    for (const auto& target :
+         {torch::ones({1}, torch::kLong), torch::ones({}, torch::kLong)}) {
+      const auto none = at::Reduction::None;
+      const auto plain = at::multi_margin_loss(x, target, 1, 1, {}, none);
+      const auto t = laid_out({x, target}, mesh, true);
+      const auto loss = at::multi_margin_loss(t[0], t[1], 1, 1, {}, none);
+      EXPECT_EQ(loss.sizes(), plain.sizes());
+      EXPECT_TRUE(ts::DTensor(loss).full_tensor().equal(plain));
+    }
+  });
+}
+
+// Ops of a user's, with rules that take too much for granted.
+TORCH_LIBRARY(wrong_arguments, library) {
+  library.def("first_row(Tensor x) -> Tensor");
+  library.def("sixth_size(Tensor x) -> Tensor");
+  library.impl(
+      "first_row",
+      c10::DispatchKey::CPU,
+      [](const at::Tensor& x) -> at::Tensor { return x.select(0, 0).clone(); });
+}
+
+std::string error_of_op(const char* name, const at::Tensor& x) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+  return ts::testing::error_of([&] {
+    torch::jit::Stack stack{x};
+    op.callBoxed(&stack);
+  });
+}
+
+TEST(WrongArguments, OfRulesOfUsers) {
+  static const bool registered = [] {
+    const auto columns = [](const ts::OpCall&) -> ts::Rows {
+      return {{{ts::Shard(1)}, {ts::Shard(0)}}};
+    };
+    ts::register_rule(
+        "wrong_arguments::first_row",
+        {.rows = columns,
+         .output_sizes = [](const ts::OpCall& call) -> std::vector<ts::Sizes> {
+           return {call.tensor(0).sizes};
+         }});
+    ts::register_rule(
+        "wrong_arguments::sixth_size",
+        {.rows = columns,
+         .output_sizes = [](const ts::OpCall& call) -> std::vector<ts::Sizes> {
+           return {ts::Sizes{call.tensor(0).sizes[5]}};
+         }});
+    return true;
+  }();
+  ASSERT_TRUE(registered);
+  ts::testing::for_each_mesh([](const ts::DeviceMesh& mesh) {
+    if (ts::testing::outside(mesh)) {
+      return;
+    }
+    const at::Tensor x = ts::distribute_tensor(
+        ones({3, 8}),
+        mesh,
+        ts::Placements(mesh.ndim(), ts::Shard(1)),
+        {.same_on_all_ranks = true});
+    // Told at every call: a plan is kept when it has been carried out.
+    for (int call = 0; call < 2; ++call) {
+      EXPECT_NE(
+          error_of_op("wrong_arguments::first_row", x)
+              .find("[wrong_arguments.first_row.default] these arguments"),
+          std::string::npos);
+    }
+    const auto error = error_of_op("wrong_arguments::sixth_size", x);
+    EXPECT_NE(
+        error.find(
+            "[wrong_arguments.sixth_size.default] expected more dimensions or "
+            "a longer list than [3, 8], which has no element 5"),
+        std::string::npos)
+        << error;
+  });
+}
+
 // What a probe of the arguments draws is not missing from anybody's numbers.
 TEST(WrongArguments, ChecksDrawNothing) {
   ts::testing::with_mesh({2}, [](const ts::DeviceMesh& mesh) {
