@@ -78,6 +78,8 @@ ACCIDENTS = (
     ("nn.functional.linear_cross_entropy", "ours raises", "options="),
     # No kernel for halves on the CPU.
     ("nn.functional.rrelu", "plain raises", "not implemented for 'Half'"),
+    # No sparse gradients of complex tables.
+    ("nn.functional.embedding", "plain raises", "outputs with complex dtype"),
     # Bags that end before they begin.
     ("nn.functional.embedding_bag", "ours raises", "offsets must not decrease"),
     # An input_dtype that no gradient has.
@@ -110,7 +112,7 @@ def wrong_tensor(draw, tensor):
         lambda: tensor.unsqueeze(draw.randrange(tensor.dim() + 1)),
         lambda: tensor.to(draw.choice(DTYPES)),
         lambda: tensor * -1,
-        lambda: tensor * 1000,
+        lambda: tensor * 8,
     ]
     if tensor.dim() > 0:
         dim = draw.randrange(tensor.dim())
@@ -257,6 +259,8 @@ def judge(call, layout, plain, ours):
     """How a call ended, and what is wrong about it if anything is."""
     if plain is None:
         return "one device is not asked", ""
+    if ours[0] == "error" and "can't allocate memory" in str(ours[1]):
+        return "large", ""
     if ours[0] == "error":
         text = op_sweep.text_of(ours[1])
         if "INTERNAL ASSERT" in str(ours[1]) and (

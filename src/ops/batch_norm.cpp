@@ -78,7 +78,7 @@ int64_t samples_of(const at::Tensor& input) {
 at::Tensor by_channel(const at::Tensor& values, const at::Tensor& input) {
   c10::SmallVector<int64_t, 5> sizes(input.dim(), 1);
   sizes[1] = values.numel();
-  return values.reshape(sizes);
+  return values.view(sizes);
 }
 
 void blend(
@@ -86,14 +86,13 @@ void blend(
     const at::Tensor& value,
     double m) {
   if (is_given(running)) {
-    const auto own = value.reshape(running->sizes());
-    running->copy_(at::add(at::mul(*running, 1 - m), at::mul(own, m)));
+    running->copy_(at::add(at::mul(*running, 1 - m), at::mul(value, m)));
   }
 }
 
 // What ATen asks of weight, bias and running statistics: its kernels read an
-// element for each channel, in the dtype of the input or, where that is a half,
-// in float.
+// element for each channel. Those of the CPU read them in the dtype of the
+// input or, where that is a half, in float.
 class ParameterCheck {
  public:
   explicit ParameterCheck(const at::Tensor& input)
@@ -119,7 +118,8 @@ class ParameterCheck {
                        (dtype_ == at::kFloat &&
                         c10::isReducedFloatingType(input_.scalar_type()));
     TORCH_CHECK(
-        taken && parameter->scalar_type() == dtype_,
+        (taken && parameter->scalar_type() == dtype_) ||
+            !input_.device().is_cpu(),
         "[batch_norm] expected parameters and statistics of the input's "
         "dtype, ",
         input_.scalar_type(),
@@ -147,12 +147,12 @@ void check_parameters(
   check("bias", affine.bias);
   check("running_mean", running.mean);
   check("running_var", running.var);
-  for (const auto& statistic : {running.mean, running.var}) {
+  for (const auto* statistic : {&running.mean, &running.var}) {
     TORCH_CHECK(
-        !is_given(statistic) || statistic->dim() == 1,
+        !is_given(*statistic) || (*statistic)->dim() == 1,
         "[batch_norm] expected running statistics of one dimension, but got "
         "one of shape ",
-        statistic->sizes());
+        (*statistic)->sizes());
   }
   TORCH_CHECK(
       training || (is_given(running.mean) && is_given(running.var)),
