@@ -103,17 +103,20 @@ std::vector<at::Tensor> zipf_inputs() {
   return inputs;
 }
 
-// On huge pages, as the library places tables.
-at::Tensor make_table() {
+// On huge pages, as the library places tables, or on those that memory has
+// where nobody asks.
+at::Tensor make_table(bool small_pages) {
   const at::Tensor table = at::empty({kRows, kColumns});
-  prefer_huge_pages(table);
+  if (!small_pages) {
+    prefer_huge_pages(table);
+  }
   return table.uniform_();
 }
 
 struct Bench {
   int rounds;
   std::string only;
-  at::Tensor table = make_table();
+  at::Tensor table = {};
   float sink = 0;
 
   // Prints one line. `bytes` are the table's bytes that a call reads; 0 where
@@ -245,7 +248,10 @@ int main(int argc, char** argv) {
   CLI::App app("The kernels of embedding bags beside ATen's");
   app.add_option("--rounds", bench.rounds, "calls of each");
   app.add_option("--only", bench.only, "cases whose name has this in it");
+  bool small_pages = false;
+  app.add_flag("--small-pages", small_pages, "put the table on small pages");
   CLI11_PARSE(app, argc, argv);
+  bench.table = make_table(small_pages);
   at::set_num_threads(1);
   const c10::InferenceMode guard;
   bench.all("uniform", uniform_inputs());

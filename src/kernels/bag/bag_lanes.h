@@ -97,25 +97,21 @@ TESSERA_LANES_INLINE void load_places(
   }
 }
 
-// Rows are asked for in two steps: far ahead into the second cache, which can
-// wait for many more lines at once than the first, and from there into the
-// first shortly before they are read. On a machine where a row a time reads
-// 8 GB/s, and one step into the first cache too, two steps read 16.
-constexpr int kSecondCache = 1;
+// Rows are asked for ahead of time into the second cache, which can wait for
+// many more lines at once than the first; from there they are read without
+// another step, which would ask the page tables once more for each row.
+constexpr int kSecondCache = 2;
 constexpr int kFirstCache = 3;
 
-// How many rows ahead: `far` for the second cache, `near` for the first.
+// How many rows ahead.
 struct Lookahead {
   static constexpr int64_t kMost = 128;
 
   explicit Lookahead(int64_t row_bytes)
-      : far(std::clamp<int64_t>(
-            12288 / std::max<int64_t>(1, row_bytes), 4, kMost)),
-        near(std::clamp<int64_t>(
-            4096 / std::max<int64_t>(1, row_bytes), 1, 32)) {}
+      : rows(std::clamp<int64_t>(
+            16384 / std::max<int64_t>(1, row_bytes), 4, kMost)) {}
 
-  int64_t far;
-  int64_t near;
+  int64_t rows;
 };
 
 // The address of a column, which the compiler may not take apart: it would hold
@@ -128,21 +124,19 @@ TESSERA_LANES_INLINE T* column_of(T* table, int64_t column) {
   return first;
 }
 
-// The rows that are asked for while row `e` is read, from `table` on. They need
-// not be rows of the table: nothing is read.
+// The row that is asked for while row `e` is read, from `table` on. It need not
+// be a row of the table: nothing is read.
 template <typename T>
-struct RowsAhead {
-  TESSERA_LANES_INLINE RowsAhead(
+struct RowAhead {
+  TESSERA_LANES_INLINE RowAhead(
       const T* table,
       const int64_t* rows,
       int64_t e,
       int64_t stride,
       const Lookahead& ahead)
-      : far(address(table, rows[e + ahead.far], stride)),
-        near(address(table, rows[e + ahead.near], stride)) {}
+      : begin(address(table, rows[e + ahead.rows], stride)) {}
 
-  uintptr_t far;
-  uintptr_t near;
+  uintptr_t begin;
 
   // Without a sign, so that it may be of any row.
   static TESSERA_LANES_INLINE uintptr_t
@@ -152,21 +146,20 @@ struct RowsAhead {
                sizeof(T);
   }
 
-  // Asks for their lines that begin at element `i`, where lines do. To be
-  // called behind the read of that element: lines of a row that are asked for
-  // all at once, ahead of it, hold up the reads that follow. The compiler
-  // would gather them there.
+  // Asks for its line that begins at element `i`, where lines do. To be called
+  // behind the read of that element: lines of a row that are asked for all at
+  // once, ahead of it, hold up the reads that follow. The compiler would gather
+  // them there.
   TESSERA_LANES_INLINE void ask(int64_t i) const {
     constexpr int64_t kLine = 64 / sizeof(T);
     if (i % kLine == 0) {
       asm volatile("");
       const uintptr_t at = static_cast<uintptr_t>(i) * sizeof(T);
-      // NOLINTBEGIN(performance-no-int-to-ptr)
       __builtin_prefetch(
-          reinterpret_cast<const void*>(near + at), 0, kFirstCache);
-      __builtin_prefetch(
-          reinterpret_cast<const void*>(far + at), 0, kSecondCache);
-      // NOLINTEND(performance-no-int-to-ptr)
+          // NOLINTNEXTLINE(performance-no-int-to-ptr)
+          reinterpret_cast<const void*>(begin + at),
+          0,
+          kSecondCache);
     }
   }
 };
@@ -194,11 +187,11 @@ struct BagTable {
   }
 
   // Asks for the first rows of a run, which no earlier row has asked for. Of
-  // any numbers, as RowsAhead.
+  // any numbers, as RowAhead.
   TESSERA_LANES_INLINE void prefetch_first(const int64_t* first) const {
     const uintptr_t bytes = static_cast<uintptr_t>(width) * sizeof(T);
-    for (int64_t e = 0; e < ahead.far; ++e) {
-      const auto row = RowsAhead<T>::address(data, first[e], stride);
+    for (int64_t e = 0; e < ahead.rows; ++e) {
+      const auto row = RowAhead<T>::address(data, first[e], stride);
       for (uintptr_t i = 0; i < bytes; i += 64) {
         // NOLINTNEXTLINE(performance-no-int-to-ptr)
         __builtin_prefetch(

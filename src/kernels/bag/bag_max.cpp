@@ -66,7 +66,7 @@ struct MaxBag {
       }
     }
     for (int64_t e = begin; e < end; ++e) {
-      const RowsAhead<T> next(table, rows, e, stride, ahead);
+      const RowAhead<T> next(table, rows, e, stride, ahead);
       const T* row = table + rows[e] * stride;
       const auto place = typename L::IntVec{} + run.places[e];
 #pragma GCC unroll 8

@@ -52,7 +52,7 @@ struct PoolBag {
     typename L::Vec sums[N] = {};
     const T* first = column_of(table.data, column);
     for (int64_t e = begin; e < end; ++e) {
-      const RowsAhead<T> next(first, rows, e, table.stride, table.ahead);
+      const RowAhead<T> next(first, rows, e, table.stride, table.ahead);
       if (!table.has(rows[e])) [[unlikely]] {
         *outside = true;
         return;

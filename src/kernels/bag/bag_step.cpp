@@ -48,7 +48,7 @@ struct StepBag {
     const int64_t stride = run.table.stride;
     const Lookahead ahead = run.table.ahead;
     for (int64_t e = begin; e < end; ++e) {
-      const RowsAhead<T> next(table, rows, e, stride, ahead);
+      const RowAhead<T> next(table, rows, e, stride, ahead);
       T* row = table + rows[e] * stride;
 #pragma GCC unroll 8
       for (int i = 0; i < N; ++i) {

@@ -33,7 +33,7 @@ struct DotRun {
       for (; e < ends[b]; ++e) {
         const int64_t bytes = table.width * static_cast<int64_t>(sizeof(T));
         const auto* coming = reinterpret_cast<const char*>(
-            table.data + rows[e + table.ahead.far] * table.stride);
+            table.data + rows[e + table.ahead.rows] * table.stride);
         for (int64_t i = 0; i < bytes; i += 64) {
           __builtin_prefetch(coming + i, 0, kSecondCache);
         }
