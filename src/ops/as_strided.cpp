@@ -69,6 +69,8 @@ at::Tensor in_own_strides(const at::Tensor& self) {
 
 }  // namespace
 
+// ATen's signatures.
+// NOLINTBEGIN(performance-unnecessary-value-param)
 at::Tensor as_strided(
     const at::Tensor& self,
     c10::SymIntArrayRef size,
@@ -142,5 +144,6 @@ at::Tensor recorded_as_strided(
   return by_formula<at::_ops::as_strided>(
       keys, self, size, stride, storage_offset);
 }
+// NOLINTEND(performance-unnecessary-value-param)
 
 }  // namespace tessera::detail

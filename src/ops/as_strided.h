@@ -7,8 +7,8 @@ namespace tessera::detail {
 
 // An alias where size, strides and offset are the tensor's own; a view of a
 // replicated tensor whose shards have its strides; of others a copied view,
-// after gathering. Throws c10::NotImplementedError where the
-// result would reach memory that is not the tensor's own.
+// after gathering. Throws c10::NotImplementedError where the result would reach
+// memory that is not the tensor's own.
 at::Tensor as_strided(
     const at::Tensor& self,
     c10::SymIntArrayRef size,

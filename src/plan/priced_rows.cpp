@@ -267,10 +267,10 @@ bool PricedRows::any_grows(const Candidate& candidate) const {
   return false;
 }
 
-// Whether the candidate sends nothing and all that it leaves pending came to it
-// so and is no larger: a sum to which a replicated tensor is added goes on as a
-// sum, to which one rank adds that tensor. Numbers of half kinds are no such
-// terms: what is added would be rounded, or overflow, beside one term of them.
+// Whether the candidate sends nothing, and all that it leaves pending came to
+// it pending and is not larger: of a sum and a replicated tensor, one rank adds
+// the tensor to its term. Not in half kinds: that rank would round, or
+// overflow.
 bool PricedRows::only_passes_on(const Candidate& candidate) const {
   for (size_t m = 0; m < ndim(); ++m) {
     const PendingElements elements = pending_elements(row(candidate[m]), m);

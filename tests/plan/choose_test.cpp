@@ -157,6 +157,42 @@ TEST(Choose, PendingSum_InputsCountTogether) {
   EXPECT_EQ(add.cost(), 0);
 }
 
+TEST(Choose, PendingSum_ToWhichAReplicatedTensorIsAdded) {
+  for (const int64_t rows : {1, 64, 4096}) {
+    Asked add("aten::add", "Tensor", {4});
+    EXPECT_EQ(
+        add.in({rows, 64}, "[P(sum)]")
+            .in({64}, "[R]")
+            .out({rows, 64})
+            .ask(add_rows()),
+        "[P(sum)], [P(sum)] -> [P(sum)]");
+  }
+  // More would be left to reduce than came.
+  Asked larger("aten::add", "Tensor", {4});
+  EXPECT_EQ(
+      larger.in({8}, "[P(sum)]")
+          .in({64, 8}, "[R]")
+          .out({64, 8})
+          .ask({{{S(0), S(1)}, {S(1)}}, {{Psum, Psum}, {Psum}}}),
+      "[R], [R] -> [R]");
+  // To make the other one pending something would have to be sent.
+  Asked sharded("aten::add", "Tensor", {4});
+  EXPECT_EQ(
+      sharded.in({64, 64}, "[P(sum)]")
+          .in({64, 64}, "[S(0)]")
+          .out({64, 64})
+          .ask(add_rows()),
+      "[S(0)], [S(0)] -> [S(0)]");
+  // The other mesh dimension stays as it is.
+  Asked both("aten::add", "Tensor", {2, 2});
+  EXPECT_EQ(
+      both.in({64, 64}, "[P(sum), S(0)]")
+          .in({64, 64}, "[R, S(0)]")
+          .out({64, 64})
+          .ask(add_rows()),
+      "[P(sum), S(0)], [P(sum), S(0)] -> [P(sum), S(0)]");
+}
+
 TEST(Choose, PendingSum_OfALookupNotMadeLarger) {
   // A MaskPartial would pass as a sum without a move.
   Asked mm("aten::mm", "", {4});
