@@ -152,7 +152,8 @@ struct Rule {
   std::function<Rows(const OpCall&)> rows;
 
   // The global sizes of the results, for ops that have no meta kernel in C++.
-  // Results are then contiguous. Unset: the meta kernel is asked.
+  // Results are then contiguous. Unset, or where the list is empty: the meta
+  // kernel is asked.
   std::function<std::vector<Sizes>(const OpCall&)> output_sizes = {};
 
   std::vector<LocalArgument> local_arguments = {};

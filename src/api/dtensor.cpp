@@ -10,6 +10,7 @@
 #include "dispatch/autograd.h"
 #include "dispatch/grad_layout.h"
 #include "dispatch/plain_args.h"
+#include "dispatch/tangents.h"
 #include "dispatch/tensor.h"
 
 namespace tessera {
@@ -102,7 +103,8 @@ at::Tensor DTensor::to_local() const {
   // Before anything else what most calls are: one shard, nothing to
   // differentiate.
   if (distributed_meta(*this).shard_count() == 1 &&
-      !(requires_grad() && at::GradMode::is_enabled())) {
+      !(requires_grad() && at::GradMode::is_enabled()) &&
+      !detail::has_tangent(*this)) {
     return detail::handed_out_shard(*this);
   }
   return to_local(std::nullopt);

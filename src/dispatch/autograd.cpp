@@ -6,6 +6,7 @@
 #include "dispatch/implicit_moves.h"
 #include "dispatch/plain_args.h"
 #include "dispatch/run_steps.h"
+#include "dispatch/tangents.h"
 #include "plan/redistribute_plan.h"
 #include "tessera/shard_math.h"
 
@@ -105,6 +106,7 @@ at::Tensor redistribute(
     record(
         make_node<Redistribute>(distributed_meta(tensor).spec), tensor, moved);
   }
+  set_tangent(moved, tangent_of(tensor));
   return moved;
 }
 
@@ -112,6 +114,7 @@ at::Tensor with_grad_in_layout(const at::Tensor& tensor) {
   const auto& spec = distributed_meta(tensor).spec;
   auto same = make_distributed(spec, current_shards(tensor));
   record(make_node<Redistribute>(spec), tensor, same);
+  set_tangent(same, tangent_of(tensor));
   return same;
 }
 

@@ -79,11 +79,11 @@ bool is_composite(const c10::OperatorHandle& op) {
       c10::DispatchKey::CompositeImplicitAutograd);
 }
 
+// A key for which nobody registers kernels: it leads to the composite one.
+const c10::DispatchKeySet kComposition(c10::DispatchKey::AutogradPrivateUse2);
+
 void run_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  // A key for which nobody registers kernels: it leads to the composite one.
-  static constexpr c10::DispatchKeySet keys(
-      c10::DispatchKey::AutogradPrivateUse2);
-  op.redispatchBoxed(keys, stack);
+  op.redispatchBoxed(kComposition, stack);
 }
 
 }  // namespace tessera::detail

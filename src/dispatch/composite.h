@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ATen/core/stack.h>
+#include <c10/core/DispatchKeySet.h>
 #include <c10/macros/Macros.h>
 
 #include "dispatch/op_info.h"
@@ -36,7 +37,9 @@ class CompositeScope {
 
 // Whether ATen makes the op of others, above every backend.
 bool is_composite(const c10::OperatorHandle& op);
-// Runs ATen's composition. Requires: there is one.
+// The keys with which an op that is called anew runs ATen's composition.
+extern const c10::DispatchKeySet kComposition;
+// Runs it. Requires: there is one.
 void run_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace tessera::detail

@@ -28,13 +28,11 @@ bool is_about_storage(std::string_view name) {
   static const std::unordered_set<std::string_view> names = {
       "aten::_assert_async",
       "aten::_debug_has_internal_overlap",
-      "aten::_has_same_storage_numel",
       "aten::_pin_memory",
       "aten::_resize_output",
       "aten::_resize_output_",
       "aten::embedding_renorm",
       "aten::embedding_renorm_",
-      "aten::is_pinned",
       "aten::is_set_to",
       "aten::pin_memory",
       "aten::record_stream",

@@ -2,6 +2,10 @@
 
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "dispatch/tangents.h"
 
 namespace tessera::detail {
 
@@ -25,7 +29,10 @@ at::Tensor meta_tensor(const TensorArg& arg, const at::Tensor& original) {
   // Meta kernels that are written in Python (most are, where torch's Python
   // package is loaded) take a number by its value, which a meta tensor lacks.
   if (original.unsafeGetTensorImpl()->is_wrapped_number()) {
-    return original;
+    // Without what autograd knows of it, tangents in particular.
+    auto number = original.detach();
+    number.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return number;
   }
   return at::empty_strided(
       arg.sizes,
@@ -65,6 +72,24 @@ bool mixes_dtypes(const OpCall& call) {
   return false;
 }
 
+// Calls the meta kernel. Where tensors may have tangents, Python asks for that
+// of a tensor that it prints, by autograd, which our kernels leave out; and it
+// prints meta tensors while it looks for the overload that a meta kernel in
+// Python is. There autograd is put back, and records nothing.
+void call_meta_kernel(const OpInfo& op, torch::jit::Stack& stack) {
+  if (!may_have_tangents()) {
+    return op.handle.callBoxed(&stack);
+  }
+  const c10::AutoGradMode no_grad(false);
+  const c10::AutoFwGradMode no_tangents(false);
+  const auto keys = c10::impl::tls_local_dispatch_key_set();
+  const c10::impl::ForceDispatchKeyGuard with_autograd(
+      keys.included_,
+      keys.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  op.handle.redispatchBoxed(
+      c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+}
+
 InferredOutputs from_meta_kernel(
     const OpInfo& op,
     c10::ArrayRef<c10::IValue> args,
@@ -80,7 +105,7 @@ InferredOutputs from_meta_kernel(
       value = c10::Device(c10::kMeta);
     }
   }
-  op.handle.callBoxed(&stack);
+  call_meta_kernel(op, stack);
 
   InferredOutputs outputs;
   for (size_t r = 0; r < op.returns.size(); ++r) {
@@ -147,9 +172,8 @@ void check_sizes(const OpInfo& op, SizesRef sizes) {
   }
 }
 
-InferredOutputs from_rule(
-    const OpInfo& op, const Rule& rule, const OpCall& call) {
-  const auto sizes = rule.output_sizes(call);
+InferredOutputs from_sizes(
+    const OpInfo& op, const std::vector<Sizes>& sizes, const OpCall& call) {
   TORCH_INTERNAL_ASSERT(
       sizes.size() == op.returns.size(),
       "the rule of ",
@@ -185,7 +209,9 @@ InferredOutputs infer_outputs(
     const CallTensors& tensors,
     const OpCall& call) {
   if (rule.output_sizes) {
-    return from_rule(op, rule, call);
+    if (auto sizes = rule.output_sizes(call); !sizes.empty()) {
+      return from_sizes(op, sizes, call);
+    }
   }
   if (has_meta_kernel(op, rule)) {
     auto outputs = from_meta_kernel(op, args, tensors, call);

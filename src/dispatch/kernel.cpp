@@ -15,6 +15,7 @@
 #include "dispatch/plain_args.h"
 #include "dispatch/plan_cache.h"
 #include "dispatch/scopes.h"
+#include "dispatch/tangents.h"
 #include "dispatch/tensor.h"
 #include "dispatch/term_factors.h"
 #include "kernels/device_errors.h"
@@ -86,9 +87,12 @@ void place_views(
 }
 
 // Whether what the call writes is a tensor that a composite op or a derivative
-// formula has made for itself: nobody else sees that it is redistributed.
+// formula has made for itself: nobody else sees that it is redistributed. What
+// calls the formula of a tangent cannot be told, so that a program that writes
+// into a pending reduction then sees it.
 bool writes_its_own(const OpInfo& op, Args args) {
-  return (in_composite() || in_derivative_formula()) && writes_own(op, args);
+  return (in_composite() || in_derivative_formula() || may_have_tangents()) &&
+         writes_own(op, args);
 }
 
 // Whether a tensor that the call writes is a pending reduction, of which a rank

@@ -7,6 +7,7 @@
 
 #include "comm/comm_event.h"
 #include "dispatch/boundary_node.h"
+#include "dispatch/tangents.h"
 
 namespace tessera::detail {
 
@@ -103,6 +104,12 @@ std::vector<at::Tensor> carry_out(
   if (records(locals)) {
     const auto back = there ? Direction::Back : Direction::There;
     record(make_node<MoveRows>(plan, back), locals, results);
+  }
+  if (has_tangent(locals)) {
+    const auto tangents = carry_out(plan, tangents_of(locals), direction);
+    for (size_t i = 0; i < results.size(); ++i) {
+      set_tangent(results[i], tangents[i]);
+    }
   }
   return results;
 }

@@ -16,6 +16,8 @@
 //     static OpInputs inputs(const Args& args);
 //     static void save(SavedContext*, const Args&, const Result&);
 //     static Gradients backward(SavedContext*, const Gradients&);
+//     // Of an op that is linear in its one differentiable argument: that.
+//     static at::Tensor& linear_in(Args& args);
 //   };
 //
 // Distributed tensors are served by the op's rule (rules/). define_op()
@@ -29,6 +31,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <concepts>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -39,6 +42,7 @@
 #include "dispatch/members.h"
 #include "dispatch/op_plan.h"
 #include "dispatch/op_registry.h"
+#include "dispatch/tangents.h"
 
 namespace tessera::detail {
 
@@ -249,10 +253,10 @@ class OpNode : public torch::autograd::Function<OpNode<Op>> {
   }
 };
 
-// The op, recorded where a gradient is wanted. What the Autograd key runs.
+// The op, recorded where a gradient is wanted.
 template <class Op>
-typename Op::Result differentiable_op(const typename Op::Args& args) {
-  const OpInputs inputs = Op::inputs(args);
+typename Op::Result recorded_op(
+    const typename Op::Args& args, const OpInputs& inputs) {
   const bool recorded =
       std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) {
         return records(input);
@@ -269,6 +273,42 @@ typename Op::Result differentiable_op(const typename Op::Args& args) {
       return typename Op::Result(std::move(results[I])...);
     }(std::make_index_sequence<std::tuple_size_v<typename Op::Result>>());
   }
+}
+
+// Of an op that is linear in one of its arguments, and differentiable only in
+// that: the argument.
+template <class Op>
+concept IsLinear = requires(typename Op::Args& args) {
+  { Op::linear_in(args) } -> std::same_as<at::Tensor&>;
+};
+
+// The op on arguments of which one has a tangent.
+template <class Op>
+typename Op::Result op_with_tangent(
+    const typename Op::Args& args, const OpInputs& inputs) {
+  if constexpr (IsLinear<Op>) {
+    auto change = args;
+    auto& argument = Op::linear_in(change);
+    argument = tangent_of(argument);
+    const auto result = [&] {
+      const c10::AutoFwGradMode value_only(false);
+      return recorded_op<Op>(args, inputs);
+    }();
+    set_tangent(result, call_op<Op>(change));
+    return result;
+  } else {
+    refuse_tangents(OpFunctions<Op>::name(), at::TensorList(inputs));
+    return {};
+  }
+}
+
+// The op, recorded where autograd wants to know. What the Autograd key runs.
+template <class Op>
+typename Op::Result differentiable_op(const typename Op::Args& args) {
+  const OpInputs inputs = Op::inputs(args);
+  return C10_UNLIKELY(has_tangent(at::TensorList(inputs)))
+             ? op_with_tangent<Op>(args, inputs)
+             : recorded_op<Op>(args, inputs);
 }
 
 // Registers the op.

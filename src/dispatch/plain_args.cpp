@@ -13,6 +13,14 @@ namespace {
 
 thread_local int implicit_scopes = 0;
 
+// A tensor of one element is taken as the same on all ranks, as numbers are,
+// unless it is to get a gradient: that would be a distributed one.
+bool is_number(const at::Tensor& tensor) {
+  return tensor.dim() == 0 ||
+         (tensor.numel() == 1 &&
+          !(tensor.requires_grad() && at::GradMode::is_enabled()));
+}
+
 const DeviceMesh* first_mesh(const CallTensors& call) {
   for (const auto& tensor : call.tensors) {
     if (is_dtensor(tensor)) {
@@ -76,7 +84,7 @@ void admit_plain_tensors(const OpInfo& op, c10::ArrayRef<c10::IValue> args) {
     const size_t argument = call.slots[i].argument;
     const bool written = op.written_args[argument];
     if (!tensor.defined() || is_dtensor(tensor) ||
-        (tensor.dim() == 0 && !written)) {
+        (!written && is_number(tensor))) {
       continue;
     }
     TORCH_CHECK(

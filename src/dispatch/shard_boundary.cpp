@@ -7,6 +7,7 @@
 
 #include "dispatch/autograd.h"
 #include "dispatch/boundary_node.h"
+#include "dispatch/tangents.h"
 #include "tessera/shard_math.h"
 
 namespace tessera::detail {
@@ -285,6 +286,9 @@ at::Tensor from_shards(
         shards,
         tensor);
   }
+  if (has_tangent(shards)) {
+    set_tangent(tensor, from_shards(spec, tangents_of(shards), shared));
+  }
   return tensor;
 }
 
@@ -295,6 +299,13 @@ std::vector<at::Tensor> to_shards(
     locals.push_back(shard_alias(shard, tensor));
   }
   record_local<ToShards>(tensor, grad_placements, locals);
+  if (const auto tangent = tangent_in_layout(tensor, "to_local");
+      tangent.defined()) {
+    const auto parts = to_shards(tangent, grad_placements);
+    for (size_t i = 0; i < locals.size(); ++i) {
+      set_tangent(locals[i], parts[i]);
+    }
+  }
   return locals;
 }
 
@@ -302,6 +313,10 @@ at::Tensor to_whole(
     const at::Tensor& replicated, PlacementsRef grad_placements) {
   auto whole = shard_alias(current_shards(replicated)[0], replicated);
   record_local<ToWhole>(replicated, grad_placements, whole);
+  if (const auto tangent = tangent_in_layout(replicated, "full_tensor");
+      tangent.defined()) {
+    set_tangent(whole, to_whole(tangent, grad_placements));
+  }
   return whole;
 }
 

@@ -130,6 +130,18 @@ at::Tensor gather_lookup(const EmbeddingCall& call, LookUp look_up_rows) {
 // back.
 at::Tensor exchange_lookup(
     const EmbeddingCall& call, const ExchangeLayout& layout) {
+  if (const auto tangent = tangent_of(call.weight); tangent.defined()) {
+    // Linear in the table.
+    auto change = call;
+    change.weight =
+        redistribute(tangent, call.table()->placements, kLookupCause);
+    const auto result = [&] {
+      const c10::AutoFwGradMode value_only(false);
+      return exchange_lookup(call, layout);
+    }();
+    set_tangent(result, exchange_lookup(change, layout));
+    return result;
+  }
   const SpecPtr& table = call.table();
   const std::array layouts{table, call.batch()};
   const CommCauseGuard cause(kLookupCause, layouts);

@@ -66,6 +66,7 @@ struct LookupBackward {
   }
 
   static OpInputs inputs(const Args& args) { return {args.grad}; }
+  static at::Tensor& linear_in(Args& args) { return args.grad; }
 
   static void save(SavedContext* ctx, const Args& args, const at::Tensor&) {
     ctx->save_for_backward({args.indices});
@@ -105,6 +106,7 @@ struct LookupOp : Lookup {
   }
 
   static OpInputs inputs(const Args& args) { return {args.weight}; }
+  static at::Tensor& linear_in(Args& args) { return args.weight; }
 
   static void save(SavedContext* ctx, const Args& args, const at::Tensor&) {
     // The table is kept for its layout, not as a variable: a write into it

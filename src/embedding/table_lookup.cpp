@@ -270,6 +270,8 @@ std::vector<at::Tensor> look_up(
       mine = mine->detach().contiguous();
     }
   }
+  refuse_tangents(request.query.caller->name, weight);
+  refuse_tangents(request.query.caller->name, weights);
   request.wanted.any = request.wanted.per_sample_weights || records(weight);
   if (!request.gradient) {
     request.gradient = request.table;

@@ -18,6 +18,7 @@ void register_ops(OpRegistry& ops) {
   register_index(ops);
   register_least_squares(ops);
   register_linear(ops);
+  register_list_outs(ops);
   register_losses(ops);
   register_made_in_layout(ops);
   register_matrix_errors(ops);
@@ -27,6 +28,7 @@ void register_ops(OpRegistry& ops) {
   register_reductions(ops);
   register_sparse(ops);
   register_sparse_arithmetic(ops);
+  register_storage(ops);
   register_sum_gradients(ops);
   register_views(ops);
   register_weight_norm(ops);

@@ -69,6 +69,8 @@ const std::vector<Composite>& composites() {
       {"aten::histogramdd"},
       {"aten::index_select_backward"},
       {"aten::istft"},
+      {"aten::linalg_cond"},
+      {"aten::linalg_matrix_norm"},
       {"aten::linalg_matrix_power"},
       {"aten::linalg_matrix_rank"},
       {"aten::linalg_pinv"},
@@ -87,18 +89,12 @@ const std::vector<Composite>& composites() {
       {"aten::scaled_dot_product_attention", {}, {}, attention_with_dropout},
       {"aten::stft"},
       {"aten::tensor_split", {"tensor_indices_or_sections"}},
+      {"aten::trapezoid"},
+      {"aten::trapz"},
       {"aten::value_selecting_reduction_backward", {}, {}, selected_gradient},
   };
   return all;
 }
-
-class ImplicitScope {
- public:
-  ImplicitScope() { enter_implicit_replication(); }
-  ~ImplicitScope() { leave_implicit_replication(); }
-  ImplicitScope(const ImplicitScope&) = delete;
-  ImplicitScope& operator=(const ImplicitScope&) = delete;
-};
 
 // While one is alive, ATen makes ops of its own kernels, not of oneDNN's.
 class WithoutOneDnn {
@@ -159,16 +155,46 @@ class CompositeKernel final : public c10::OperatorKernel {
     if (without_onednn_) {
       without.emplace();
     }
-    const ImplicitScope implicit;
-    // What it writes is its own, unless the caller gave it an `out`.
-    std::optional<CompositeScope> writes_own;
-    if (!op_.writes) {
-      writes_own.emplace();
+    if (op_.writes) {
+      // Into an `out` that the caller gave.
+      const ImplicitScope implicit;
+      run_composite(op_.handle, stack);
+      return;
     }
-    run_composite(op_.handle, stack);
+    const auto mesh = first_mesh(c10::ArrayRef<c10::IValue>(args, count));
+    {
+      const ImplicitScope implicit;
+      const CompositeScope writes_own;
+      run_composite(op_.handle, stack);
+    }
+    if (mesh.has_value()) {
+      replicate_results(*mesh, *stack);
+    }
   }
 
  private:
+  static std::optional<DeviceMesh> first_mesh(c10::ArrayRef<c10::IValue> args) {
+    for (const auto& arg : args) {
+      if (arg.isTensor() && is_dtensor(arg.toTensor())) {
+        return distributed_meta(arg.toTensor()).spec->mesh;
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Of arguments without elements ATen may return a tensor that it makes
+  // itself.
+  void replicate_results(
+      const DeviceMesh& mesh, torch::jit::Stack& stack) const {
+    for (size_t r = 0; r < op_.returns.size(); ++r) {
+      auto& value = torch::jit::peek(stack, r, op_.returns.size());
+      if (value.isTensor() && value.toTensor().defined() &&
+          !is_dtensor(value.toTensor())) {
+        value = replicated(mesh, value.toTensor());
+      }
+    }
+  }
+
   void check_plain(c10::ArrayRef<c10::IValue> args) const {
     const auto call = call_tensors(op_, args);
     for (size_t i = 0; i < call.tensors.size(); ++i) {

@@ -3,14 +3,17 @@
 // have the order of strides of the whole tensor.
 #include <ATen/ops/contiguous.h>
 #include <ATen/ops/linalg_householder_product_ops.h>
+#include <ATen/ops/linalg_matrix_exp_ops.h>
 #include <ATen/ops/ormqr_ops.h>
 
 #include <algorithm>
 #include <initializer_list>
+#include <optional>
 #include <tuple>
 
 #include "dispatch/autograd.h"
 #include "dispatch/own_op.h"
+#include "dispatch/plain_args.h"
 #include "dispatch/run_by_rule.h"
 #include "dispatch/tensor.h"
 #include "ops/all_ops.h"
@@ -116,6 +119,16 @@ at::Tensor recorded_ormqr(
       transpose));
 }
 
+// The formula of the tangent writes into plain zeros that it makes itself.
+at::Tensor recorded_matrix_exp(
+    c10::DispatchKeySet keys, const at::Tensor& self) {
+  std::optional<ImplicitScope> implicit;
+  if (has_tangent(self)) {
+    implicit.emplace();
+  }
+  return by_formula<at::_ops::linalg_matrix_exp>(keys, self);
+}
+
 }  // namespace
 
 void register_factors(OpRegistry& ops) {
@@ -125,6 +138,7 @@ void register_factors(OpRegistry& ops) {
   ops.above_autograd(
       "linalg_householder_product", TORCH_FN(recorded_householder_product));
   ops.above_autograd("ormqr", TORCH_FN(recorded_ormqr));
+  ops.above_autograd("linalg_matrix_exp", TORCH_FN(recorded_matrix_exp));
 }
 
 }  // namespace tessera::detail

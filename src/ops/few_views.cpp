@@ -9,6 +9,7 @@
 #include "dispatch/autograd.h"
 #include "dispatch/grad_layout.h"
 #include "dispatch/run_by_rule.h"
+#include "dispatch/tangents.h"
 #include "dispatch/tensor.h"
 #include "ops/all_ops.h"
 #include "ops/by_formula.h"
@@ -147,7 +148,7 @@ at::Tensor recorded_view(
     bool drops_dim,
     const at::Tensor& self,
     const Args&... args) {
-  if (!elements.has_value() || self._fw_grad(/*level=*/0).defined()) {
+  if (!elements.has_value() || has_tangent(self)) {
     return by_formula<Op>(keys, self, args...);
   }
   auto view = Op::redispatch(keys & c10::after_autograd_keyset, self, args...);
@@ -164,7 +165,7 @@ at::Tensor recorded_select(
     int64_t dim,
     c10::SymInt index) {
   using Op = at::_ops::select_int;
-  if (!records(self)) {
+  if (!records(self) && !has_tangent(self)) {
     return Op::redispatch(
         keys & c10::after_autograd_keyset, self, dim, std::move(index));
   }
@@ -185,7 +186,7 @@ at::Tensor recorded_slice(
     std::optional<c10::SymInt> end,
     c10::SymInt step) {
   using Op = at::_ops::slice_Tensor;
-  if (!records(self)) {
+  if (!records(self) && !has_tangent(self)) {
     return Op::redispatch(
         keys & c10::after_autograd_keyset,
         self,

@@ -42,6 +42,7 @@ struct GatherPartBackward {
     return at::empty(args.self.sizes(), args.grad.options());
   }
   static OpInputs inputs(const Args& args) { return {args.grad}; }
+  static at::Tensor& linear_in(Args& args) { return args.grad; }
   static void save(SavedContext* ctx, const Args& args, const at::Tensor&) {
     ctx->save_for_backward({args.taken.index});
     keep(ctx, Args{{}, {args.taken.dim, {}}, {}, args.part});
@@ -66,6 +67,7 @@ struct GatherPart {
     return at::empty(args.taken.index.sizes(), args.self.options());
   }
   static OpInputs inputs(const Args& args) { return {args.self}; }
+  static at::Tensor& linear_in(Args& args) { return args.self; }
   static void save(SavedContext* ctx, const Args& args, const at::Tensor&) {
     ctx->save_for_backward({args.taken.index});
     keep(ctx, Args{args.self.detach(), {args.taken.dim, {}}, args.part});

@@ -69,7 +69,8 @@ std::string describe_mismatch(const MessageTag& sent, const MessageTag& due) {
   if (alike == due) {
     return "in " + text +
            " from_local had made tensors of different shapes on the two "
-           "ranks. Shards that differ in size need its option uneven, or shape; "
+           "ranks. Shards that differ in size need its option uneven, or "
+           "shape; "
            "terms of a Partial have one shape";
   }
   alike.cause = due.cause;
