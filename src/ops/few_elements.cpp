@@ -7,6 +7,7 @@
 #include "dispatch/autograd.h"
 #include "dispatch/grad_layout.h"
 #include "dispatch/tensor.h"
+#include "ops/few_rows.h"
 #include "plan/redistribute_plan.h"
 
 namespace tessera::detail {
@@ -135,6 +136,9 @@ class TakenElements final : public torch::autograd::Node {
 at::Tensor collect(
     const OpInfo& op, const at::Tensor& self, const Elements& elements) {
   const Spec& spec = *distributed_meta(self).spec;
+  if (const auto bits = collected_as(spec.dtype); bits != spec.dtype) {
+    return collect(op, self.view(bits), elements).view(spec.dtype);
+  }
   const auto& shards = current_shards(self);
   Shards parts;
   for (size_t i = 0; i < shards.size(); ++i) {

@@ -10,6 +10,7 @@
 #include "dispatch/tensor.h"
 #include "ops/all_ops.h"
 #include "ops/by_formula.h"
+#include "rules/rows.h"
 
 namespace tessera::detail {
 
@@ -103,11 +104,31 @@ bool asks_for_few(const at::Tensor& self, int64_t dim, int64_t count) {
       });
 }
 
+at::ScalarType collected_as(at::ScalarType dtype) {
+  if (adds_up(dtype)) {
+    return dtype;
+  }
+  switch (c10::elementSize(dtype)) {
+    case 1:
+      return at::kByte;
+    case 2:
+      return at::kShort;
+    case 4:
+      return at::kInt;
+    default:
+      return at::kLong;
+  }
+}
+
 at::Tensor look_up(
     const OpInfo& op,
     const at::Tensor& self,
     int64_t dim,
     const at::Tensor& index) {
+  const auto dtype = self.scalar_type();
+  if (const auto bits = collected_as(dtype); bits != dtype) {
+    return look_up(op, self.view(bits), dim, index).view(dtype);
+  }
   try {
     return looked_up(self, dim, index);
   } catch (const c10::IndexError& error) {

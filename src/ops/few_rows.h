@@ -22,6 +22,11 @@ bool is_sharded_along(const at::Tensor& self, int64_t dim);
 // for, and moving those costs less than gathering all.
 bool asks_for_few(const at::Tensor& self, int64_t dim, int64_t count);
 
+// The dtype in which elements of `dtype` are collected, each by a sum of itself
+// and zeros: its own, or that of integers of the same bits where nothing adds
+// its numbers.
+at::ScalarType collected_as(at::ScalarType dtype);
+
 // self.index_select(dim, index) with its gradient, as a lookup: each rank finds
 // what it holds. Requires: asks_for_few(self, dim, index.numel()). Of an index
 // that is not of one dimension, the result has its dimensions for `dim`. Throws

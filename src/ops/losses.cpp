@@ -1,12 +1,16 @@
 // Losses: the terms, one an element or one a sample, come by the op's rule from
 // ATen's own kernel; what is left is to reduce them over the whole tensor.
 #include <ATen/core/Reduction.h>
+#include <ATen/ops/cross_entropy_loss_ops.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/mean.h>
 #include <ATen/ops/sum.h>
 
 #include <memory>
+#include <optional>
+#include <utility>
 
+#include "dispatch/composite.h"
 #include "dispatch/run_by_rule.h"
 #include "ops/all_ops.h"
 
@@ -153,6 +157,29 @@ class NllLossKernel final : public LossKernel {
   }
 };
 
+// ATen fills a pending sum in place where there are no elements to average.
+at::Tensor cross_entropy_loss(
+    const at::Tensor& self,
+    const at::Tensor& target,
+    const std::optional<at::Tensor>& weight,
+    int64_t reduction,
+    // NOLINTNEXTLINE(performance-unnecessary-value-param): ATen's signature
+    c10::SymInt ignore_index,
+    double label_smoothing) {
+  std::optional<CompositeScope> writes_own;
+  if (self.numel() == 0) {
+    writes_own.emplace();
+  }
+  return at::_ops::cross_entropy_loss::redispatch(
+      kComposition,
+      self,
+      target,
+      weight,
+      reduction,
+      std::move(ignore_index),
+      label_smoothing);
+}
+
 template <class Kernel, class... Args>
 void add_loss(OpRegistry& ops, const char* name, Args... args) {
   ops.composed(
@@ -172,6 +199,8 @@ void register_losses(OpRegistry& ops) {
   }
   add_loss<NllLossKernel>(ops, "nll_loss_forward");
   add_loss<NllLossKernel>(ops, "nll_loss2d_forward");
+  ops.composed("cross_entropy_loss", &cross_entropy_loss);
+  ops.above_autograd("cross_entropy_loss", &cross_entropy_loss);
 }
 
 }  // namespace tessera::detail

@@ -46,6 +46,27 @@ Rows convolution_rows(const OpCall& call) {
   return rows;
 }
 
+// A list argument that may have one element for all dimensions.
+int64_t at_dim(const Sizes& list, size_t dim) {
+  return list.size() == 1 ? list[0] : list[dim];
+}
+
+// Whether the kernel is longer, in some dimension, than what it slides over.
+// oneDNN's gradient of such a kernel writes past its memory on machines with
+// AVX-512 if there is one group, but not if there are several: ranks that are
+// given a group each would crash where one device does not.
+bool kernel_is_longer(const OpCall& call, const Convolution& conv) {
+  const Sizes& over = conv.transposed ? call.tensor(0).sizes : conv.input.sizes;
+  const Sizes& weight = conv.weight.sizes;
+  const Sizes dilation = call.integers("dilation");
+  for (size_t d = 2; d < weight.size() && d < over.size(); ++d) {
+    if (at_dim(dilation, d - 2) * (weight[d] - 1) + 1 > over[d]) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // convolution_backward(grad, input, weight, bias_sizes?, ..., output_mask)
 //   -> grad_input, grad_weight, grad_bias
 Rows convolution_backward_rows(const OpCall& call) {
@@ -57,7 +78,7 @@ Rows convolution_backward_rows(const OpCall& call) {
     const auto in = conv.weight_in();
     rows.push_back({{S(1), R, out}, {sum, out, S(0)}, Needs::NonEmpty});
     rows.push_back({{R, S(1), in}, {S(1), in, R}, Needs::NonEmpty});
-  } else {
+  } else if (!kernel_is_longer(call, conv)) {
     rows.push_back(
         {{S(1), S(1), S(0)}, {S(1), S(0), S(0)}, Needs::Even, conv.groups});
   }
@@ -117,8 +138,11 @@ std::vector<Sizes> convolution_sizes(const OpCall& call) {
   const CheckedSizes padding = call.integers("padding");
   const CheckedSizes dilation = call.integers("dilation");
   const CheckedSizes extra = call.integers("output_padding");
-  CheckedSizes output{
-      input[0], conv.transposed ? weight[1] * conv.groups : weight[0]};
+  // Where the input has no channels, ATen's output has none.
+  const int64_t outputs = conv.transposed ? weight[1] * conv.groups
+                          : input[1] == 0 ? 0
+                                          : weight[0];
+  CheckedSizes output{input[0], outputs};
   for (int64_t d = 0; d + 2 < input.length(); ++d) {
     const Window window{
         weight[d + 2], along(stride, d), along(padding, d), along(dilation, d)};
@@ -139,10 +163,10 @@ std::vector<Sizes> convolution_sizes(const OpCall& call) {
 
 std::vector<Sizes> convolution_backward_sizes(const OpCall& call) {
   const Convolution conv(call, 1);
-  return {
-      conv.input.sizes,
-      conv.weight.sizes,
-      CheckedSizes{call.tensor(0).sizes[1]}};
+  const CheckedSizes bias = call.is_none("bias_sizes")
+                                ? CheckedSizes{call.tensor(0).sizes[1]}
+                                : call.integers("bias_sizes");
+  return {conv.input.sizes, conv.weight.sizes, bias};
 }
 
 // Of the groups that a rank has.

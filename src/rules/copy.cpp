@@ -15,9 +15,10 @@ bool reduction_survives(ReduceOp op, c10::ScalarType from, c10::ScalarType to) {
     // Complex numbers have no order.
     return from == to || !(by_order && c10::isComplexType(to));
   }
-  // Rounding keeps the order of numbers.
+  // Rounding keeps the order of numbers. Of float8 some make NaN of numbers
+  // that are too large for them.
   const bool ordered = !c10::isComplexType(from) && from != c10::kBool &&
-                       c10::isFloatingType(to);
+                       c10::isFloatingType(to) && !c10::isFloat8Type(to);
   return ordered && by_order;
 }
 

@@ -42,9 +42,11 @@ void check_whole_table(const OpCall& call, size_t table) {
 Rows lookup_rows_of(const OpCall& call) {
   check_whole_table(call, 0);
   const int64_t n = call.tensor(1).dim();
-  Rows rows{
-      {{S(1), R}, {S(n)}},                                   // column-wise
-      {{S(0), R}, {MaskPartial(call.tensor(0).sizes, 0)}}};  // row-wise
+  Rows rows{{{S(1), R}, {S(n)}}};  // column-wise
+  if (adds_up(call.tensor(0).dtype)) {
+    rows.push_back(
+        {{S(0), R}, {MaskPartial(call.tensor(0).sizes, 0)}});  // row-wise
+  }
   for (int64_t d = 0; d < n; ++d) {
     rows.push_back({{R, S(d)}, {S(d)}});  // batch
   }

@@ -90,7 +90,9 @@ Rows gather_rows(const OpCall& call) {
   Rows rows = slicewise_rows(call, dim);
   if (ndim > 0 && call.tensor(1).dim() == ndim) {
     rows.push_back({{R, S(dim)}, {S(dim)}});
-    rows.push_back({{S(dim), R}, {MaskPartial(call.tensor(0).sizes, dim)}});
+    if (adds_up(call.tensor(0).dtype)) {
+      rows.push_back({{S(dim), R}, {MaskPartial(call.tensor(0).sizes, dim)}});
+    }
   }
   for (const ReduceOp op : kEveryReduction) {
     rows.push_back({{P(op), R}, {P(op)}});
@@ -166,10 +168,21 @@ Rows index_add_rows(const OpCall& call) {
   return rows;
 }
 
+// Whether the call is one that ATen refuses, in an internal assert, where what
+// stands at one index is a single element. A rank may hold no more of it.
+bool multiplies_halves(const OpCall& call) {
+  return call.has("reduce") &&
+         call.argument("reduce").toStringRef() == "prod" &&
+         c10::isReducedFloatingType(call.tensor(0).dtype);
+}
+
 // index_copy(self, dim, index, source), index_reduce, index_fill(self, dim,
 // index, value): row by row along `dim`. Of several values for one place any
 // may win, so that pending terms do not pass.
 Rows index_write_rows(const OpCall& call) {
+  if (multiplies_halves(call)) {
+    return {};
+  }
   const TensorArg& self = call.tensor(0);
   const int64_t dim = call.dimension("dim", self.dim());
   const size_t operands = operand_count(call);
@@ -184,7 +197,7 @@ Rows index_write_rows(const OpCall& call) {
     }
     rows.push_back(std::move(row));
   }
-  return place_outs(call, std::move(rows));
+  return rows;
 }
 
 // scatter_reduce(self, dim, index, src, reduce): sums are linear.

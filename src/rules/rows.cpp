@@ -21,26 +21,18 @@ size_t operand_count(const OpCall& call) {
 }
 
 Rows place_outs(const OpCall& call, Rows rows) {
+  const size_t operands = operand_count(call);
+  const size_t outs = call.tensor_count() - operands;
   for (Row& row : rows) {
-    const size_t outs = call.tensor_count() - row.inputs.size();
-    TORCH_INTERNAL_ASSERT(
-        outs <= row.outputs.size(),
-        "a row of ",
-        call.schema(),
-        " has too few placements: ",
-        row.str());
-    for (size_t i = 0; i < outs; ++i) {
-      row.inputs.push_back(row.outputs[i]);
+    // Another row says all, or too little, which whoever prices it finds.
+    if (row.inputs.size() == operands && row.outputs.size() >= outs) {
+      row.inputs.append(row.outputs.begin(), row.outputs.begin() + outs);
     }
   }
   return rows;
 }
 
-Rule rule_of(RowsFunction rows) {
-  return Rule{[rows = std::move(rows)](const OpCall& call) {
-    return place_outs(call, rows(call));
-  }};
-}
+Rule rule_of(RowsFunction rows) { return Rule{std::move(rows)}; }
 
 Rule rule_of(RowsFunction rows, SizesFunction output_sizes) {
   Rule rule = rule_of(std::move(rows));
@@ -62,9 +54,16 @@ void pass_reductions(Rows& rows, const OpCall& call, Reductions reductions) {
   }
 }
 
+bool adds_up(c10::ScalarType dtype) {
+  return !c10::isFloat8Type(dtype) && !c10::isBarebonesUnsignedType(dtype);
+}
+
 bool sum_survives(c10::ScalarType from, c10::ScalarType to) {
   if (from == to) {
     return true;
+  }
+  if (c10::isFloat8Type(from) || c10::isFloat8Type(to)) {
+    return false;  // nothing adds them, or promotes them
   }
   const bool inexact = c10::isFloatingType(from) || c10::isComplexType(from);
   return inexact && c10::promoteTypes(from, to) == to;

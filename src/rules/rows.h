@@ -40,10 +40,10 @@ using SizesFunction = std::function<std::vector<Sizes>(const OpCall&)>;
 size_t operand_count(const OpCall& call);
 
 // Completes rows that were written only for the operands: each `out=` tensor
-// has the placement of its result.
+// has the placement of its result. The table of rules does it for every rule.
 Rows place_outs(const OpCall& call, Rows rows);
 
-// A rule whose rows are written only for the operands.
+// A rule of these rows.
 Rule rule_of(RowsFunction rows);
 // The same for ops that have no meta kernel.
 Rule rule_of(RowsFunction rows, SizesFunction output_sizes);
@@ -54,6 +54,10 @@ Row uniform_row(
 
 // Appends, for each of `reductions`, the row P->P for all operands.
 void pass_reductions(Rows& rows, const OpCall& call, Reductions reductions);
+
+// Whether ATen adds numbers of this type: not float8, nor unsigned ones beyond
+// bytes.
+bool adds_up(c10::ScalarType dtype);
 
 // Whether the sum of values of `from`, each converted to `to`, is the converted
 // sum: floating-point numbers that do not lose precision, or no conversion.

@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "rules/rows.h"
+
 namespace tessera::detail {
 namespace {
 
@@ -19,6 +21,9 @@ bool well_formed(std::string_view op) {
          colons + 2 < op.size() && op[colons + 2] != '.' &&
          op.find_first_of(" (") == std::string_view::npos;
 }
+
+// How the overload that writes the results of another is called: "x.y_out".
+constexpr std::string_view kOut = "_out";
 
 }  // namespace
 
@@ -45,6 +50,9 @@ void RuleTable::add(std::string_view op, Rule rule) {
       "\"namespace::name.overload\", but got \"",
       std::string(op),
       "\"");
+  rule.rows = [rows = std::move(rule.rows)](const OpCall& call) {
+    return place_outs(call, rows(call));
+  };
   const std::unique_lock lock(impl_->mutex);
   const bool added =
       impl_->rules.try_emplace(std::string(op), std::move(rule)).second;
@@ -66,6 +74,9 @@ void RuleTable::add(
 const Rule* RuleTable::find(std::string_view op) const {
   const std::shared_lock lock(impl_->mutex);
   auto found = impl_->rules.find(op);
+  if (found == impl_->rules.end() && op.ends_with(kOut)) {
+    found = impl_->rules.find(op.substr(0, op.size() - kOut.size()));
+  }
   if (found == impl_->rules.end()) {
     found = impl_->rules.find(op.substr(0, op.find('.')));
   }

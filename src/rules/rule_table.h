@@ -28,8 +28,9 @@ class RuleTable {
   // The same rule under several names.
   void add(std::initializer_list<std::string_view> ops, const Rule& rule);
 
-  // The rule of an overload: its own, else its name's; nullptr if there is
-  // none. The pointer stays valid: rules are never removed.
+  // The rule of an overload: its own, else that of the overload whose results
+  // it writes ("x.y" for "x.y_out"), else its name's; nullptr if there is none.
+  // The pointer stays valid: rules are never removed.
   const Rule* find(std::string_view op) const;
 
   // All names, sorted; for docs and tests.

@@ -1,5 +1,8 @@
 // Ops on the last dimensions of images and the like: pooling, upsampling and
 // padding. The dimensions before, samples and channels, may be sharded.
+#include <functional>
+#include <numeric>
+#include <string>
 #include <utility>
 
 #include "rules/layer_families.h"
@@ -64,6 +67,37 @@ Rule upsample_backward_rule(int64_t spatial) {
   Rule rule = spatial_linear_rule(spatial);
   rule.local_arguments = {local_sizes("input_size")};
   return rule;
+}
+
+// The sizes of what upsample_nearest* makes of an empty batch, of which the
+// meta kernel in torch's Python package does not make sense; it knows all
+// others.
+std::vector<Sizes> nearest_sizes(const OpCall& call, int64_t spatial) {
+  const Sizes& self = call.tensor(0).sizes;
+  const auto numel = [](SizesRef sizes) {
+    return std::accumulate(
+        sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+  };
+  if (numel(self) != 0) {
+    return {};
+  }
+  const Sizes wanted = call.integers("output_size");
+  TORCH_CHECK(
+      call.tensor(0).dim() == spatial + 2 &&
+          numel(SizesRef(self).slice(1)) != 0,
+      "Non-empty ",
+      spatial + 2,
+      "D data tensor expected but got a tensor with sizes ",
+      SizesRef(self));
+  TORCH_CHECK(
+      static_cast<int64_t>(wanted.size()) == spatial,
+      "It is expected output_size equals to ",
+      spatial,
+      ", but got size ",
+      wanted.size());
+  Sizes sizes{self[0], self[1]};
+  sizes.append(wanted.begin(), wanted.end());
+  return {sizes};
 }
 
 // Ops with an argument `output_size`.
@@ -225,7 +259,13 @@ void add_spatial_rules(RuleTable& table) {
   table.add("aten::_adaptive_avg_pool3d_backward", sized_backward_rule(3));
 
   const auto add_upsample = [&](const std::string& name, int64_t spatial) {
-    table.add("aten::" + name, spatial_linear_rule(spatial));
+    Rule rule = spatial_linear_rule(spatial);
+    if (name.find("nearest") != std::string::npos) {
+      rule.output_sizes = [spatial](const OpCall& call) {
+        return nearest_sizes(call, spatial);
+      };
+    }
+    table.add("aten::" + name, rule);
     table.add("aten::" + name + "_backward", upsample_backward_rule(spatial));
   };
   add_upsample("upsample_linear1d", 1);
