@@ -1,5 +1,7 @@
 #include "dispatch/execute.h"
 
+#include <optional>
+
 #include "comm/async_errors.h"
 #include "comm/comm_event.h"
 #include "dispatch/agreement.h"
@@ -275,14 +277,18 @@ void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
   const Stack args(stack.end() - op.args.size(), stack.end());
   stack.resize(stack.size() - op.args.size());
   const auto call = call_tensors(op, args);
-  const auto shards = arranged_shards(op, plan, call);
 
   ViewOrigin origin;
+  std::optional<MadeLike> mode;
   for (const auto& ret : op.returns) {
     if (ret.kind == ReturnInfo::Kind::View) {
       origin = origin_of(plan, args[ret.argument]);
+      if (plan.copies_view && args[ret.argument].isTensor()) {
+        mode.emplace(args[ret.argument].toTensor());
+      }
     }
   }
+  const auto shards = arranged_shards(op, plan, call);
 
   Results results(op, plan);
   Stack local;

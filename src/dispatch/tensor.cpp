@@ -30,8 +30,8 @@ c10::DispatchKeySet keys_of(const DistributedMeta& meta, c10::Device device) {
                 : keys;
 }
 
-// A tensor that holds the meta; an inference tensor only where `inference`, and
-// inference mode is on.
+// A tensor that holds the meta; an inference tensor only where `inference`,
+// whether or not inference mode is on.
 [[gnu::hot]] at::Tensor wrap_meta(
     c10::intrusive_ptr<c10::BackendMeta> meta,
     c10::Device device,
@@ -41,9 +41,9 @@ c10::DispatchKeySet keys_of(const DistributedMeta& meta, c10::Device device) {
   const auto keys = keys_of(held, device);
   const auto dtype = c10::scalarTypeToTypeMeta(spec.dtype);
   auto impl = DistributedImpl::make(keys, dtype, device, std::move(meta));
-  if (C10_UNLIKELY(impl->is_inference() && !inference)) {
+  if (C10_UNLIKELY(impl->is_inference() != inference)) {
     // Seen afterwards: asking for the mode takes longer.
-    const c10::InferenceMode off(false);
+    const c10::InferenceMode mode(inference);
     impl = DistributedImpl::make(
         keys, dtype, device, impl->get_backend_meta_intrusive_ptr());
   }
@@ -76,7 +76,8 @@ DistributedMeta::~DistributedMeta() {
 at::Tensor make_distributed(
     SpecPtr spec, Shards shards, const ViewOrigin& origin) {
   const auto device = device_of(*spec, shards);
-  const bool inference = shards.empty() || shards[0].is_inference();
+  const bool inference = shards.empty() ? c10::InferenceMode::is_enabled()
+                                        : shards[0].is_inference();
   return wrap_meta(
       c10::make_intrusive<DistributedMeta>(
           std::move(spec), std::move(shards), origin),
@@ -145,15 +146,16 @@ ViewOrigin view_origin(const at::Tensor& base, bool copied) {
 
 MadeLike::MadeLike(const at::Tensor& base) {
   auto& state = c10::AutogradState::get_tls_state();
-  if (state.get_inference_mode() && base.defined() && !base.is_inference()) {
-    state.set_inference_mode(false);
-    left_ = true;
+  if (base.defined() && base.is_inference() != state.get_inference_mode()) {
+    state.set_inference_mode(base.is_inference());
+    changed_ = true;
   }
 }
 
 MadeLike::~MadeLike() {
-  if (left_) {
-    c10::AutogradState::get_tls_state().set_inference_mode(true);
+  if (changed_) {
+    auto& state = c10::AutogradState::get_tls_state();
+    state.set_inference_mode(!state.get_inference_mode());
   }
 }
 

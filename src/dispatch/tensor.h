@@ -133,8 +133,8 @@ void begin_write(const at::Tensor& distributed, std::string_view caller);
 ViewOrigin view_origin(const at::Tensor& base, bool copied);
 
 // While one is alive, the tensors made in this thread are normal ones if `base`
-// is, although inference mode is on: a view of a normal tensor is one, and what
-// takes its place. Does nothing where the mode is off.
+// is, and inference tensors if it is one, whether or not inference mode is on:
+// a view of a tensor is what the tensor is, and so is what takes its place.
 class MadeLike {
  public:
   explicit MadeLike(const at::Tensor& base);
@@ -142,7 +142,7 @@ class MadeLike {
   C10_DISABLE_COPY_AND_ASSIGN(MadeLike);
 
  private:
-  bool left_ = false;
+  bool changed_ = false;
 };
 
 // A new tensor with the same meta, shards shared.

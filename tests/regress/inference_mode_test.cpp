@@ -112,6 +112,35 @@ TEST(InferenceMode, Writes) {
   }));
 }
 
+// Out of the mode a view of an inference tensor is one: it said that it was
+// not.
+TEST(InferenceMode, ViewsMadeOutside) {
+  ts::testing::for_each_mesh([](const ts::DeviceMesh& mesh) {
+    if (ts::testing::outside(mesh)) {
+      return;
+    }
+    const auto index = torch::arange(24).view({4, 6}).remainder(4);
+    for (const auto& layout : ts::testing::layouts(mesh, 2)) {
+      SCOPED_TRACE(ts::to_string(layout));
+      at::Tensor inside;
+      at::Tensor inside_plain;
+      {
+        const c10::InferenceMode inference;
+        inside_plain = torch::arange(24, at::kFloat).view({4, 6}).clone();
+        inside = ts::distribute_tensor(inside_plain, mesh, layout);
+      }
+      const auto ids = ts::distribute_tensor(index, mesh);
+      for (size_t i = 0; i < calls().size(); ++i) {
+        SCOPED_TRACE("call " + std::to_string(i));
+        expect_value(calls()[i](inside, ids), calls()[i](inside_plain, index));
+      }
+      // One element of a sharded dimension is a copy that stands for a view.
+      expect_value(inside.select(0, 3), inside_plain.select(0, 3));
+      EXPECT_THROW(inside.t().add_(1), c10::Error);
+    }
+  });
+}
+
 // Modules whose parameters are made, and distributed, in and out of the mode.
 TEST(InferenceMode, Modules) {
   EXPECT_TRUE(ts::testing::with_mesh({4}, [](const ts::DeviceMesh& mesh) {
