@@ -176,6 +176,23 @@ BatchNormResults normalized(
   return tensors_of<BatchNormResults>(results);
 }
 
+// The dtype of the statistics that ATen's kernel saves for the backward pass:
+// on the CPU that of the input, unless the parameters are wider.
+at::ScalarType statistics_dtype(const Affine& affine, const Running& running) {
+  const auto dtype = affine.input.scalar_type();
+  const auto wide = accumulate_dtype(dtype);
+  if (affine.input.is_cuda()) {
+    return wide;
+  }
+  for (const auto& parameter :
+       {affine.weight, affine.bias, running.mean, running.var}) {
+    if (is_given(parameter) && parameter->scalar_type() == wide) {
+      return wide;
+    }
+  }
+  return dtype;
+}
+
 BatchNormResults batch_norm(
     const Affine& affine,
     const Running& running,
@@ -203,10 +220,11 @@ BatchNormResults batch_norm(
   blend(running.var, at::mul(var, count / (count - 1)), rates.momentum);
   const Affine wide{
       input, in_dtype(affine.weight, dtype), in_dtype(affine.bias, dtype)};
+  const auto saved = statistics_dtype(affine, running);
   return {
       std::get<0>(normalized(wide, {mean, var}, {0, rates.eps})),
-      mean,
-      at::rsqrt(at::add(var, rates.eps))};
+      mean.to(saved),
+      at::rsqrt(at::add(var, rates.eps)).to(saved)};
 }
 
 // What the backward pass is given besides gradient, input and weight.

@@ -62,8 +62,12 @@ Shards shards_like(
   }
   const Spec& wanted = *distributed_meta(parameter).spec;
   const Spec& given = *distributed_meta(tensor).spec;
+  // Step counts are numbers, which every rank has whole.
+  const Placements placements =
+      tensor.dim() == 0 ? Placements(wanted.mesh.ndim(), Replicate())
+                        : wanted.placements;
   const bool alike =
-      given.mesh == wanted.mesh && given.placements == wanted.placements;
+      given.mesh == wanted.mesh && given.placements == placements;
   TORCH_CHECK(
       alike || (!keeps_writes && given.mesh == wanted.mesh),
       "[",
@@ -74,8 +78,7 @@ Shards shards_like(
       given.str(),
       ", and the step writes into it: redistribute it to the parameter's "
       "layout first");
-  const auto moved =
-      alike ? tensor : redistribute(tensor, wanted.placements, op);
+  const auto moved = alike ? tensor : redistribute(tensor, placements, op);
   return current_shards(moved);
 }
 
