@@ -48,9 +48,10 @@ class TESSERA_API DeviceMesh {
   // The dimension called `name`. Throws c10::ValueError if there is none.
   int64_t dim(std::string_view name) const;
 
-  // The sub-mesh over the named dimensions, in the order of the mesh. Each rank
-  // takes part in its own copy of it: mesh["tp"] of a (dp, tp) mesh is, for
-  // every rank, the row of ranks that share its dp coordinate.
+  // The sub-mesh over the named dimensions. Each rank takes part in its own
+  // copy of it: mesh["tp"] of a (dp, tp) mesh is, for every rank, the row of
+  // ranks that share its dp coordinate. Throws c10::ValueError unless the names
+  // are those of dimensions, in the order of the mesh.
   DeviceMesh operator[](std::string_view dim_name) const;
   DeviceMesh slice(c10::ArrayRef<std::string> dim_names) const;
 

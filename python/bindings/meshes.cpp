@@ -8,6 +8,7 @@
 
 #include "convert.h"
 #include "tessera/distribute.h"
+#include "tessera/language.h"
 #include "tessera/process_group.h"
 #include "tessera/world.h"
 
@@ -89,6 +90,15 @@ DeviceMesh slice(const DeviceMesh& mesh, py::handle names) {
     wanted.push_back(name.cast<std::string>());
   }
   return mesh.slice(wanted);
+}
+
+// As torch's DeviceMesh, which raises a KeyError for names that do not fit.
+DeviceMesh item(const DeviceMesh& mesh, py::handle names) {
+  try {
+    return slice(mesh, names);
+  } catch (const c10::ValueError& error) {
+    throw py::key_error(spell(error.what_without_backtrace()));
+  }
 }
 
 py::object dim_names(const DeviceMesh& mesh) {
@@ -210,7 +220,7 @@ void bind_meshes(py::module_& m) {
             const auto found = world_sizes().find(mesh.world_id());
             return found == world_sizes().end() ? world_size() : found->second;
           })
-      .def("__getitem__", &slice, py::arg("mesh_dim_names"))
+      .def("__getitem__", &item, py::arg("mesh_dim_names"))
       .def(
           "__eq__",
           [](const DeviceMesh& a, py::handle b) {

@@ -18,6 +18,7 @@ import torch as _torch  # noqa: F401  (loads the libraries that _C stands on)
 from tessera import (  # noqa: F401
     _checkpoint,
     _composites,
+    _grad_scaler,
     _load_state_dict,
     _parametrizations,
     _refusals,

@@ -7,10 +7,14 @@ that make random tensors, of which ranks would make different ones, draw from th
 library's stream: fractional pooling and the basis of svd_lowrank. A function that
 clamps a copy of its argument in place is given one that is not pending. The loss that
 works through its batch in chunks, in buffers of its own, is the one without chunks.
+
+Where a public function only calls another of its module, that one is replaced:
+whoever imported the public one earlier has it too.
 """
 
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,6 +23,7 @@ import torch.masked
 from torch.utils import _pytree
 
 from tessera import _C
+from tessera._late import when_imported
 from tessera.placement_types import Replicate
 
 
@@ -78,16 +83,31 @@ def _drawing_basis(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _without_chunks(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        # What is no set of options is left for torch to refuse.
-        if hasattr(kwargs.get("options"), "_adjust") and any(
-            isinstance(value, torch.Tensor) and _C.is_dtensor(value)
-            for value in (*args, *kwargs.values())
-        ):
-            kwargs["options"] = None
-        return function(*args, **kwargs)
+def _without_chunks(chunked: Callable[..., Any]) -> Callable[..., Any]:
+    """For the ops of linear_cross_entropy: one returns the loss of each sample,
+    the other a tuple that begins with the reduced loss.
+    """
+
+    def call(
+        input: torch.Tensor,
+        linear_weight: torch.Tensor,
+        target: torch.Tensor,
+        linear_bias: torch.Tensor | None,
+        weight: torch.Tensor | None,
+        *options: Any,
+    ) -> Any:
+        tensors = (input, linear_weight, target, linear_bias, weight)
+        if not any(t is not None and _C.is_dtensor(t) for t in tensors):
+            return chunked(*tensors, *options)
+        reduces = isinstance(options[0], str)
+        loss = torch.nn.functional.cross_entropy(
+            torch.nn.functional.linear(input, linear_weight, linear_bias),
+            target,
+            weight,
+            reduction=options[0] if reduces else "none",
+            ignore_index=options[1] if reduces else options[0],
+        )
+        return (loss,) if reduces else loss
 
     return call
 
@@ -112,7 +132,8 @@ def _reducing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _FUNCTIONS = {
-    torch: ("unravel_index",),
+    torch.functional: ("_unravel_index",),
+    torch.masked._ops: ("_std_var",),
     torch.masked: (
         "amax",
         "amin",
@@ -122,11 +143,17 @@ _FUNCTIONS = {
         "mean",
         "median",
         "norm",
-        "std",
         "sum",
-        "var",
     ),
 }
+
+
+def _install_without_chunks(module: ModuleType) -> None:
+    for name in (
+        "_linear_cross_entropy_batch_chunked",
+        "_linear_cross_entropy_batch_chunked_no_reduction",
+    ):
+        setattr(module, name, _without_chunks(getattr(module, name)))
 
 
 def _install() -> None:
@@ -135,10 +162,10 @@ def _install() -> None:
             setattr(owner, name, _replicating(getattr(owner, name)))
     functional = torch.nn.functional
     functional.gaussian_nll_loss = _reducing(functional.gaussian_nll_loss)
-    if hasattr(functional, "linear_cross_entropy"):  # since torch 2.13
-        functional.linear_cross_entropy = _without_chunks(
-            functional.linear_cross_entropy
-        )
+    # Since torch 2.13.
+    when_imported(
+        "torch.nn.modules.linear_cross_entropy", _install_without_chunks
+    )
     torch._lowrank.get_approximate_basis = _drawing_basis(
         torch._lowrank.get_approximate_basis
     )

@@ -3,7 +3,8 @@
 torch.compile, torch.export and FakeTensorMode describe a tensor by its storage.
 A distributed tensor has none: it would be refused there too, but in words that
 do not say what was tried. DistributedDataParallel would average gradients that
-are whole already.
+are whole already. torch.vmap makes plain tensors of its own for some ops, which
+nobody who reads the error has seen.
 """
 
 import functools
@@ -11,6 +12,7 @@ import sys
 from typing import Any
 
 import torch
+import torch._functorch.apis
 from torch._subclasses.fake_tensor import FakeTensorConverter
 
 from tessera import _C
@@ -52,7 +54,33 @@ def _refuse_data_parallel(plain: Any) -> Any:
     return init
 
 
+def _explain_mixing(plain: Any) -> Any:
+    """In vmap a plain tensor that met a distributed one may not be the caller's."""
+
+    @functools.wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return plain(*args, **kwargs)
+        except RuntimeError as error:
+            text = str(error)
+            if "got mixed torch.Tensor and DTensor" in text and (
+                "torch.vmap" not in text
+            ):
+                error.args = (
+                    f"{text} Under torch.vmap it may be a tensor that torch "
+                    "itself made for the op, such as the weight of a batch "
+                    "norm: it is the same on every rank, so that the scope "
+                    "serves the call",
+                )
+            raise
+
+    return call
+
+
 def _install() -> None:
+    torch._functorch.apis.vmap_impl = _explain_mixing(
+        torch._functorch.apis.vmap_impl
+    )
     parallel = torch.nn.parallel.DistributedDataParallel
     parallel.__init__ = _refuse_data_parallel(parallel.__init__)
     plain = FakeTensorConverter.from_real_tensor

@@ -13,6 +13,7 @@ import torch
 
 from tessera import _C
 from tessera._pickle import reduce_dtensor
+from tessera.placement_types import Replicate
 
 __all__ = ["DTensor"]
 
@@ -90,6 +91,31 @@ def _register_hook(tensor: torch.Tensor, hook: Any) -> Any:
     return handle
 
 
+def _new_tensor(
+    tensor: torch.Tensor,
+    data: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
+) -> torch.Tensor:
+    """Replicated, like what new_full makes: every rank is given the same data.
+
+    Plain where another device is asked for than that of the mesh.
+    """
+    dtype = dtype or tensor.dtype
+    device = torch.device(device) if device is not None else tensor.device
+    mesh = tensor.device_mesh
+    if isinstance(data, torch.Tensor) and _C.is_dtensor(data):
+        value = data.detach().clone().to(device=device, dtype=dtype)
+    else:
+        value = torch.tensor(data, dtype=dtype, device=device, **options)
+        if device.type == mesh.device_type:
+            value = _C.from_local(value, mesh, [Replicate()] * mesh.ndim)
+    return value.requires_grad_(requires_grad)
+
+
 def _extend(name: str, for_distributed: Any, leaves_only: bool = False) -> None:
     """Gives a method of torch.Tensor another body for distributed tensors."""
     plain = getattr(torch.Tensor, name)
@@ -135,6 +161,7 @@ def _install() -> None:
     _extend("__deepcopy__", _deepcopy, leaves_only=True)
     _extend("new", _new)
     _extend("register_hook", _register_hook, leaves_only=True)
+    _extend("new_tensor", _new_tensor)
     _extend("tolist", lambda self: self.full_tensor().tolist())
     _extend("_reduce_ex_internal", lambda self, proto: reduce_dtensor(self))
 

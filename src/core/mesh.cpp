@@ -167,9 +167,16 @@ DeviceMesh DeviceMesh::slice(c10::ArrayRef<std::string> dim_names) const {
         "] the dimension \"",
         name,
         "\" is named twice");
+    TORCH_CHECK_VALUE(
+        active.empty() || active.back() < root_dim,
+        "[",
+        kCaller,
+        "] the dimensions ",
+        joined(dim_names, ", "),
+        " are not in the order of the mesh, which is ",
+        joined(data_->names, ", "));
     active.push_back(root_dim);
   }
-  std::sort(active.begin(), active.end());
   return DeviceMesh(detail::intern_slice(*data_, active));
 }
 

@@ -56,11 +56,12 @@ int64_t at_dim(const Sizes& list, size_t dim) {
 // AVX-512 if there is one group, but not if there are several: ranks that are
 // given a group each would crash where one device does not.
 bool kernel_is_longer(const OpCall& call, const Convolution& conv) {
-  const Sizes& over = conv.transposed ? call.tensor(0).sizes : conv.input.sizes;
-  const Sizes& weight = conv.weight.sizes;
-  const Sizes dilation = call.integers("dilation");
-  for (size_t d = 2; d < weight.size() && d < over.size(); ++d) {
-    if (at_dim(dilation, d - 2) * (weight[d] - 1) + 1 > over[d]) {
+  const CheckedSizes& over =
+      conv.transposed ? call.tensor(0).sizes : conv.input.sizes;
+  const CheckedSizes& weight = conv.weight.sizes;
+  const CheckedSizes dilation = call.integers("dilation");
+  for (int64_t d = 2; d < weight.length() && d < over.length(); ++d) {
+    if (along(dilation, d - 2) * (weight[d] - 1) + 1 > over[d]) {
       return true;
     }
   }
