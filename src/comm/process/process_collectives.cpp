@@ -325,7 +325,7 @@ void ProcessCollectives::do_agree(
   const int64_t n = group.size();
   const int64_t me = group.coordinate();
   // A length that comes from another rank is not believed.
-  constexpr int64_t kMostBytes = 64 << 10;
+  constexpr int64_t kMostBytes = 1 << 20;
   std::string text = shortened(local_error, kMostBytes);
 
   // From each rank the length of its text and the kind of its error.
