@@ -43,16 +43,14 @@ void check_written(const OpInfo& op, Args args) {
   }
 }
 
-// The tensor of which a view op returns a view. Undefined for views of a
-// list's.
-const at::Tensor& viewed_tensor(const OpInfo& op, Args args) {
+// The tensor of which a view op returns a view. Null for views of a list's.
+const at::Tensor* viewed_tensor(const OpInfo& op, Args args) {
   for (const auto& ret : op.returns) {
     if (ret.kind == ReturnInfo::Kind::View && args[ret.argument].isTensor()) {
-      return args[ret.argument].toTensor();
+      return &args[ret.argument].toTensor();
     }
   }
-  static const at::Tensor none;
-  return none;
+  return nullptr;
 }
 
 // Where views begin is what one device says, whatever the shards are. `base` is
@@ -233,13 +231,14 @@ template <bool kIsView>
   }
 }
 
-void run_view(const OpInfo& op, Args args, Stack& stack) {
-  const auto& base = viewed_tensor(op, args);
-  const int64_t offset = base.defined() ? base.storage_offset() : 0;
-  const int64_t begin =
-      offset == 0 ? 0 : offset * static_cast<int64_t>(base.itemsize());
+[[gnu::hot]] void run_view(const OpInfo& op, Args args, Stack& stack) {
+  const auto* base = viewed_tensor(op, args);
+  int64_t begin = 0;
+  if (base != nullptr && C10_UNLIKELY(base->storage_offset() != 0)) {
+    begin = base->storage_offset() * static_cast<int64_t>(base->itemsize());
+  }
   if (c10::InferenceMode::is_enabled()) {
-    const MadeLike mode(base);
+    const MadeLike mode(base != nullptr ? *base : at::Tensor());
     return plan_and_execute<true>(op, args, stack, begin);
   }
   plan_and_execute<true>(op, args, stack, begin);
