@@ -123,7 +123,7 @@ class FloatArguments {
       convert(element, written);
       list.push_back(std::move(element));
     }
-    value = std::move(list);
+    value = list;
   }
 
   std::vector<std::pair<at::Tensor, at::Tensor>> written_;
