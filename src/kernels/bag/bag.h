@@ -150,10 +150,10 @@ at::Tensor embedding_bag_sparse_backward(const BagGradient& bags, int64_t rows);
 // A step of gradient descent: weight -= rate * gradient, in place, where
 // `gradient` is what embedding_bag_dense_backward would give for this part.
 // Reads and writes the rows that are looked up and no others. Rows of half
-// kinds are rounded once; those of float and double take their entries one
-// after the other. The gradient has the table's dtype or, for half kinds, may
-// be float; per_sample_weights have the gradient's. Throws as
-// embedding_bag_part.
+// kinds are rounded once; those of float and double too where they have many
+// entries, while few are taken one after the other. The gradient has the
+// table's dtype or, for half kinds, may be float; per_sample_weights have the
+// gradient's. Throws as embedding_bag_part.
 void embedding_bag_step_(
     const at::Tensor& weight, const BagGradient& bags, double rate);
 

@@ -1,7 +1,9 @@
 // Gradient descent on the rows of bags. Where sums are kept in the table's own
 // dtype no gradient is made at all: a bag's gradient waits in registers while
-// its rows go by. Half kinds, which would be rounded entry by entry, and maxima
-// go through the gradients of rows (bag_backward.cpp).
+// its rows go by. Rows that many entries step would be rounded as often: they
+// take the sum of their steps at once (hot_rows.h). Half kinds, which would be
+// rounded entry by entry, and maxima go through the gradients of rows
+// (bag_backward.cpp).
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
@@ -11,6 +13,7 @@
 #include "kernels/bag/bag_lanes.h"
 #include "kernels/bag/bag_reader.h"
 #include "kernels/bag/bag_runs.h"
+#include "kernels/bag/hot_rows.h"
 
 namespace tessera::detail {
 
@@ -24,9 +27,14 @@ struct StepRun {
   BagRun<T> in;
   const T* grad;
   T rate;
+  T* const* places;  // per entry, or nullptr: all in the table
 
   template <int Bytes>
   TESSERA_LANES_INLINE void run() const;
+  // What entry `e` steps: its row, or the row's sum.
+  TESSERA_LANES_INLINE T* place_of(int64_t e) const {
+    return places != nullptr ? places[e] : data + in.rows[e] * table.stride;
+  }
 };
 
 // One bag.
@@ -43,13 +51,13 @@ struct StepBag {
   template <int N, bool Weighted>
   TESSERA_LANES_INLINE void step(
       int64_t column, const typename L::Vec (&moves)[N]) const {
-    T* table = column_of(run.data, column);
+    const T* table = column_of(run.table.data, column);
     const int64_t* rows = run.in.rows;
     const int64_t stride = run.table.stride;
     const Lookahead ahead = run.table.ahead;
     for (int64_t e = begin; e < end; ++e) {
       const RowAhead<T> next(table, rows, e, stride, ahead);
-      T* row = table + rows[e] * stride;
+      T* row = run.place_of(e) + column;
 #pragma GCC unroll 8
       for (int i = 0; i < N; ++i) {
         typename L::Vec v;
@@ -82,7 +90,7 @@ struct StepBag {
 
   TESSERA_LANES_INLINE void rest(int64_t column, int64_t count) const {
     for (int64_t e = begin; e < end; ++e) {
-      T* row = run.data + run.in.rows[e] * run.table.stride + column;
+      T* row = run.place_of(e) + column;
       const T scale = run.in.scales != nullptr ? run.in.scales[e] : T(1);
       for (int64_t c = 0; c < count; ++c) {
         row[c] -= grad[column + c] * rate * scale;
@@ -116,21 +124,34 @@ template <typename T>
 void step_part(
     const at::Tensor& weight,
     const at::Tensor& grad,
-    const BagReader& reader,
+    const BagPart& part,
     const BagIndices& input,
     BagMode mode,
-    T rate) {
+    T rate,
+    const HotRows& hot) {
   const int64_t width = weight.size(1);
+  const BagReader reader(input, weight.size(0), part);
+  HotSums<T> sums(hot, part.first, width);
+  T* const data = weight.mutable_data_ptr<T>();
   BagRuns<T>(reader, input, mode)
       .each(0, reader.bags(), [&](const BagRun<T>& run) {
-        run_on_lanes(StepRun<T>{
+        StepRun<T> step{
             BagTable<T>(weight),
-            weight.mutable_data_ptr<T>(),
+            data,
             run,
             grad.const_data_ptr<T>() + run.begin * width,
-            rate});
+            rate,
+            nullptr};
+        if (hot.any()) {
+          sums.find(run, {data, weight.stride(0), rate});
+          step.in.scales = sums.scales();
+          step.rate = 1;
+          step.places = sums.places();
+        }
+        run_on_lanes(step);
       });
   reader.check_range();
+  sums.step({data, weight.stride(0), rate});
 }
 
 }  // namespace
@@ -152,16 +173,18 @@ void step_rows_cpu(
       1,
       (1 << 15) * rows /
           std::max<int64_t>(1, input.indices.numel() * weight.size(1)));
+  const HotRows hot(input.indices);
   AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "embedding_bag", [&] {
     at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
       const BagPart some{bags.part.first + begin, bags.part.total};
       step_part<scalar_t>(
           weight.slice(0, begin, end),
           dense_grad,
-          BagReader(input, end - begin, some),
+          some,
           input,
           bags.mode,
-          static_cast<scalar_t>(rate));
+          static_cast<scalar_t>(rate),
+          hot);
     });
   });
 }
