@@ -25,13 +25,14 @@ namespace {
 Placements grad_layout(
     const DTensor& tensor,
     PlacementsRef handed_out,
-    const std::optional<Placements>& requested,
+    std::optional<Placements> requested,
     const char* caller) {
   if (!requested.has_value()) {
     return detail::grad_placements_of(handed_out);
   }
   const auto& mesh = tensor.mesh();
-  auto layout = normalize_placements(*requested, mesh, tensor.dim(), caller);
+  const Placements asked = *std::move(requested);
+  auto layout = normalize_placements(asked, mesh, tensor.dim(), caller);
   for (int64_t position = 0; position < mesh.size(); ++position) {
     const auto given = local_shape(tensor.sizes(), mesh, handed_out, position);
     const auto wanted = local_shape(tensor.sizes(), mesh, layout, position);
@@ -96,7 +97,8 @@ PlacementsRef DTensor::placements() const { return spec()->placements; }
 std::vector<at::Tensor> DTensor::shards(
     std::optional<Placements> grad_placements) const {
   return detail::to_shards(
-      *this, grad_layout(*this, placements(), grad_placements, "shards"));
+      *this,
+      grad_layout(*this, placements(), std::move(grad_placements), "shards"));
 }
 
 at::Tensor DTensor::to_local() const {
@@ -122,7 +124,9 @@ at::Tensor DTensor::to_local(std::optional<Placements> grad_placements) const {
       " ranks live in this process (the world is simulated): use shard(rank) "
       "or shards()");
   return detail::to_shards(
-      *this, grad_layout(*this, placements(), grad_placements, "to_local"))[0];
+      *this,
+      grad_layout(
+          *this, placements(), std::move(grad_placements), "to_local"))[0];
 }
 
 at::Tensor DTensor::shard(int64_t rank) const {
@@ -143,7 +147,7 @@ at::Tensor DTensor::full_tensor(
     std::optional<Placements> grad_placements) const {
   const Placements replicated(mesh().ndim(), Replicate());
   const auto grad =
-      grad_layout(*this, replicated, grad_placements, "full_tensor");
+      grad_layout(*this, replicated, std::move(grad_placements), "full_tensor");
   const auto whole = redistribute(replicated);
   if (distributed_meta(whole).shard_count() == 0) {
     return empty_like_shard(*this);

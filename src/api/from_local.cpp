@@ -319,14 +319,13 @@ at::Tensor from_uneven(
   }
   const auto steps = plan_rows({mesh, placements, shapes});
   if (!steps.empty()) {
-    return from_shards(
-        std::move(spec), move_rows(mesh, steps, locals), /*shared=*/false);
+    return from_shards(spec, move_rows(mesh, steps, locals), /*shared=*/false);
   }
   std::vector<at::Tensor> contiguous;
   for (const auto& local : locals) {
     contiguous.push_back(local.contiguous());
   }
-  return from_shards(std::move(spec), contiguous, checked.one_for_all);
+  return from_shards(spec, contiguous, checked.one_for_all);
 }
 
 }  // namespace
@@ -354,7 +353,7 @@ at::Tensor from_local(
     if (assumes_shape(*checked.spec)) {
       assume_shape(mesh, checked.spec->sizes);
     }
-    return from_shards(std::move(checked.spec), locals, checked.one_for_all);
+    return from_shards(checked.spec, locals, checked.one_for_all);
   }
   // What one rank finds, every rank throws.
   CommCauseGuard cause("from_local");
