@@ -36,7 +36,7 @@ at::Tensor bincount(
     const std::optional<at::Tensor>& weights,
     c10::SymInt minlength) {
   static const OpInfo& op = aten_op("bincount");
-  int64_t length = minlength.expect_int();
+  int64_t length = minlength.guard_int(__FILE__, __LINE__);
   TORCH_CHECK(length >= 0, "minlength should be >= 0");
   if (self.numel() > 0) {
     length = std::max(length, at::max(self).item().toLong() + 1);

@@ -125,7 +125,7 @@ StepArgument argument_of(
       argument.name(),
       "' for each parameter, but it has ",
       list.size());
-  const at::Tensor element = list[index];
+  const at::Tensor& element = list[index];
   check_alike(element, parameter, argument.name(), op);
   StepArgument result{c10::IValue(std::vector{element}), {}};
   if (is_dtensor(parameter)) {

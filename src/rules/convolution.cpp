@@ -109,7 +109,14 @@ std::vector<Sizes> convolution_sizes(const OpCall& call) {
       SizesRef(input),
       " and ",
       SizesRef(weight));
-  // A rank that holds some of the groups could not tell.
+  // Ranks without elements could not tell, nor those with some of the groups.
+  TORCH_CHECK(
+      conv.input.dtype == conv.weight.dtype,
+      "Input type (",
+      conv.input.dtype,
+      ") and weight type (",
+      conv.weight.dtype,
+      ") should be the same");
   TORCH_CHECK(
       conv.groups > 0 && weight[0] >= conv.groups &&
           weight[0] % conv.groups == 0,

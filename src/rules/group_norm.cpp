@@ -1,5 +1,7 @@
 // Group norm, where groups of channels of one sample are normalised together,
 // and batch norm by statistics that are given.
+#include <c10/util/accumulate.h>
+
 #include "rules/layer_families.h"
 #include "rules/rows.h"
 
@@ -57,6 +59,13 @@ void check_groups(const OpCall& call) {
 
 std::vector<Sizes> group_norm_sizes(const OpCall& call) {
   check_groups(call);
+  const CheckedSizes& input = call.tensor(0).sizes;
+  TORCH_CHECK(
+      c10::multiply_integers(input) ==
+          call.integer("N") * call.integer("C") * call.integer("HxW"),
+      "[aten.native_group_norm.default] expected an input of N * C * HxW "
+      "elements, but got one of shape ",
+      SizesRef(input));
   const CheckedSizes moments{call.integer("N"), call.integer("group")};
   return {call.tensor(0).sizes, moments, moments};
 }

@@ -128,6 +128,16 @@ TEST(WrongArguments, OfWindows) {
        [](const Tensors& t) {
          at::convolution(t[0], t[1], {}, {1}, {0}, {1}, false, {0}, 2);
        }},
+      {"conv1d, a weight of another dtype",
+       {ones({2, 1, 5}), torch::ones({1, 1, 2}, torch::kInt)},
+       [](const Tensors& t) {
+         at::convolution(t[0], t[1], {}, {1}, {0}, {1}, false, {0}, 1);
+       }},
+      {"group_norm, another number of elements",
+       {ones({1, 6, 3}), ones({6})},
+       [](const Tensors& t) {
+         at::native_group_norm(t[0], t[1], t[1], 1, 6, 64, 2, 1e-5);
+       }},
       {"group_norm, channels that are no groups",
        {ones({4, 5, 6}), ones({5})},
        [](const Tensors& t) {
