@@ -136,6 +136,9 @@ def test_refusals(mesh):
     ids = ts.distribute_tensor(torch.tensor([8, 0]), mesh)
     F.embedding(ids, table, sparse=True).sum().backward()
     grad = table.grad.coalesce()
+    # Shards' entries are joined: a write would not reach them.
+    with pytest.raises(RuntimeError, match="copied into another layout"):
+        grad._values().clamp_(0, 1)
     with pytest.raises(RuntimeError, match="both distributed or both plain"):
         torch.sparse_coo_tensor(
             grad._indices().full_tensor(), grad._values(), (9, 6)

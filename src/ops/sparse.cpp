@@ -93,10 +93,6 @@ at::Tensor values(const at::Tensor& self) {
   const auto& meta = distributed_meta(entries);
   const Spec& spec = *meta.spec;
   const auto& stored = meta.unchecked_shards();
-  if (meta.is_copied_view()) {
-    // What is written into them is written into the tensor.
-    share_values(self, entries);
-  }
   Shards shards;
   for (const auto& shard : stored) {
     shards.push_back(shard._values());
@@ -120,7 +116,7 @@ at::Tensor values(const at::Tensor& self) {
   return make_distributed(
       Spec::make(spec.mesh, placements, sizes, spec.dtype),
       std::move(shards),
-      view_origin(self, /*copied=*/false));
+      view_origin(self, meta.is_copied_view()));
 }
 
 bool is_coalesced(const at::Tensor& self) {

@@ -1,6 +1,5 @@
 #include "ops/sparse_entries.h"
 
-#include <ATen/native/SparseTensorUtils.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/cat.h>
 
@@ -188,28 +187,6 @@ at::Tensor entries_of(const at::Tensor& self) {
       Spec::make(layout.mesh, layout.placements, spec.sizes, spec.dtype),
       std::move(shards),
       copied ? view_origin(self, /*copied=*/true) : ViewOrigin());
-}
-
-void share_values(const at::Tensor& self, const at::Tensor& entries) {
-  const auto layout = entry_layout(*distributed_meta(self).spec);
-  const auto& whole = distributed_meta(entries).unchecked_shards();
-  for (size_t q = 0; q < layout.sources.size(); ++q) {
-    const auto values = whole[q]._values();
-    int64_t begin = 0;
-    for (const int64_t position : layout.sources[q]) {
-      const auto& shard = shard_at(self, position);
-      auto* impl = at::sparse::get_sparse_impl(shard);
-      const int64_t count = shard._nnz();
-      const bool coalesced = shard.is_coalesced();
-      const bool allowed = impl->allow_tensor_metadata_change();
-      impl->set_allow_tensor_metadata_change(true);
-      impl->set_indices_and_values_unsafe(
-          shard._indices(), values.narrow(0, begin, count));
-      impl->set_coalesced(coalesced);
-      impl->set_allow_tensor_metadata_change(allowed);
-      begin += count;
-    }
-  }
 }
 
 at::Tensor bring_home(

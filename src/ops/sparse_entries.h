@@ -43,10 +43,6 @@ bool is_layout_of(const EntryLayout& layout, const Spec& spec);
 // shards are read unchecked.
 at::Tensor entries_of(const at::Tensor& self);
 
-// Lets the shards of `self` go on with the memory that the values of `entries`
-// have. Requires: entries = entries_of(self).
-void share_values(const at::Tensor& self, const at::Tensor& entries);
-
 // Sparse entries as a sparse tensor laid out like `like`, to which they belong.
 at::Tensor bring_home(
     const at::Tensor& entries, const Spec& like, const EntryLayout& layout);
