@@ -16,6 +16,7 @@ void register_ops(OpRegistry& ops) {
   register_gather(ops);
   register_grad_scaler(ops);
   register_index(ops);
+  register_layer_norm(ops);
   register_least_squares(ops);
   register_linear(ops);
   register_list_outs(ops);

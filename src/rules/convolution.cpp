@@ -46,11 +46,6 @@ Rows convolution_rows(const OpCall& call) {
   return rows;
 }
 
-// A list argument that may have one element for all dimensions.
-int64_t at_dim(const Sizes& list, size_t dim) {
-  return list.size() == 1 ? list[0] : list[dim];
-}
-
 // Whether the kernel is longer, in some dimension, than what it slides over.
 // oneDNN's gradient of such a kernel writes past its memory on machines with
 // AVX-512 if there is one group, but not if there are several: ranks that are

@@ -382,4 +382,26 @@ TEST(NeedlessTraffic, TheGradientOfASummedLoss) {
   });
 }
 
+// The formula saves its input: a sum would be reduced again for the gradient.
+TEST(NeedlessTraffic, ASumIsReducedOnceForALayerNorm) {
+  const auto terms = four_terms(at::kDouble);
+  const auto weight = torch::arange(1, 5, at::kDouble);
+  const auto gradient = [&](const at::Tensor& x, const at::Tensor& w) {
+    return torch::autograd::grad(
+        {at::layer_norm(x, {4}, w).square().sum()}, {x})[0];
+  };
+  const auto plain = reduced(terms, ReduceOp::Sum).requires_grad_();
+  const auto expected = gradient(plain, weight);
+  ts::testing::with_mesh({4}, [&](const ts::DeviceMesh& mesh) {
+    const at::Tensor x = pending(mesh, terms, ReduceOp::Sum).requires_grad_();
+    const auto w = replicated(mesh, weight);
+    const ts::CommDebugMode comm;
+    const auto found = gradient(x, w);
+    const auto counts = comm.get_comm_counts();
+    EXPECT_EQ(counts.at("reduce_scatter"), 1);
+    EXPECT_EQ(counts.count("all_reduce"), 0);
+    expect_value(found, expected);
+  });
+}
+
 }  // namespace needless_traffic_test
