@@ -82,8 +82,10 @@ ACCIDENTS = (
     ("nn.functional.embedding", "plain raises", "outputs with complex dtype"),
     # Bags that end before they begin.
     ("nn.functional.embedding_bag", "ours raises", "offsets must not decrease"),
-    # An input_dtype that no gradient has.
+    # An input_dtype that no gradient has: torch's meta kernel gives the result
+    # this dtype, the kernel on the CPU that of the gradient.
     ("_softmax_backward_data", "ours raises", "torch."),
+    ("_softmax_backward_data", "wrong value", "torch.float16"),
     # Below zero is no dropout in the one of its kernels that is made of others.
     (
         "nn.functional.scaled_dot_product_attention",

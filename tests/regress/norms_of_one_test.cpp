@@ -144,7 +144,7 @@ TEST(ManyNorms, OfOneLayoutTakeOneReduction) {
 }
 
 TEST(ManyNorms, HaveGradients) {
-  ts::testing::with_mesh({2}, [](const ts::DeviceMesh& mesh) {
+  ts::testing::with_mesh({4}, [](const ts::DeviceMesh& mesh) {
     auto plain = torch::arange(1., 6.).requires_grad_();
     at::_foreach_norm({plain}, 2)[0].backward();
     auto x = sharded(plain.detach(), mesh);
