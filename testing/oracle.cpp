@@ -190,7 +190,7 @@ std::string compare_tensor(
   }
   const auto& meta = detail::distributed_meta(actual);
   try {
-    detail::check_shards(*meta.spec, meta.unchecked_shards());
+    detail::check_shards(*meta.spec, detail::current_shards(actual));
   } catch (const c10::Error& error) {
     return error.what_without_backtrace();
   }

@@ -69,17 +69,21 @@ class TESSERA_API DTensor : public at::Tensor {
 
   // This rank's shard. Differentiable: the gradient has `grad_placements`; by
   // default those of the tensor, with Replicate instead of Partial. Does not
-  // communicate. A rank that is not in the mesh gets an empty tensor. The shard
-  // of a parameter is not a parameter: its gradient is the tensor's. Throws
-  // c10::ValueError if `grad_placements` would give a rank's gradient another
-  // shape than its shard has, and c10::Error in a simulated world of several
-  // ranks: use shard or shards.
+  // communicate unless reading_sends(). A rank that is not in the mesh gets an
+  // empty tensor. The shard of a parameter is not a parameter: its gradient is
+  // the tensor's. Throws c10::ValueError if `grad_placements` would give a
+  // rank's gradient another shape than its shard has, and c10::Error in a
+  // simulated world of several ranks: use shard or shards.
   at::Tensor to_local() const;
   at::Tensor to_local(std::optional<Placements> grad_placements) const;
   // The shards that live in this process, in the order of
   // mesh().local_positions(). Differentiable, like to_local.
   std::vector<at::Tensor> shards(
       std::optional<Placements> grad_placements = std::nullopt) const;
+  // Whether the next read of this tensor, by an op or to_local(), sends: true
+  // for a view of a sharded dimension that had to be copied, if it was not read
+  // before or its base has been written since.
+  bool reading_sends() const;
   // The shard of `rank`, detached. Throws c10::IndexError if the rank does not
   // live in this process.
   at::Tensor shard(int64_t rank) const;

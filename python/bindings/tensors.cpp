@@ -253,6 +253,14 @@ void bind_tensors(py::module_& m) {
       "The layout: mesh, placements, shape, strides and dtype.");
   m.def("layout_text", &layout_text, py::arg("tensor"));
   m.def("keep_grad_layout", &keep_grad_layout, py::arg("leaf"));
+  m.def(
+      "reading_sends",
+      [](const at::Tensor& tensor) { return DTensor(tensor).reading_sends(); },
+      py::arg("tensor"),
+      "Whether the next read of this tensor sends: True for a view of a "
+      "sharded "
+      "dimension that had to be copied, if it was not read before or its base "
+      "has been written since.");
 }
 
 }  // namespace tessera::python

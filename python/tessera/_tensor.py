@@ -48,12 +48,14 @@ def _text(tensor: torch.Tensor) -> str:
     elif tensor.requires_grad:
         lines[0] += ", requires_grad=True"
     lines[0] += ")"
-    try:
-        with torch.no_grad():
-            local = tensor.shards()
-    except RuntimeError as error:
-        # A copied view that is out of date: printing must not raise.
-        return f"{lines[0]}\n{error}"
+    # Printing sends nothing: other ranks may not print.
+    if _C.reading_sends(tensor) and len(mesh.local_ranks) < mesh.size():
+        lines.append(
+            "a view of a sharded dimension, copied when every rank reads it"
+        )
+        return "\n".join(lines)
+    with torch.no_grad():
+        local = tensor.shards()
     for rank, shard in zip(mesh.local_ranks, local):
         lines.append(f"rank {rank}: {shard}")
     return "\n".join(lines)
@@ -135,6 +137,7 @@ _METHODS = {
     "full_tensor": _C.full_tensor,
     "shards": _C.shards,
     "shard": _C.shard,
+    "reading_sends": _C.reading_sends,
     "local_range": _C.local_range,
     "owners": _C.owners,
 }

@@ -56,6 +56,10 @@ Placements grad_layout(
   return layout;
 }
 
+bool all_ranks_are_here(const DeviceMesh& mesh) {
+  return mesh.local_positions().size() == static_cast<size_t>(mesh.size());
+}
+
 at::Tensor empty_like_shard(const DTensor& tensor) {
   return at::empty({0}, tensor.options().device(tensor.device()));
 }
@@ -129,6 +133,8 @@ at::Tensor DTensor::to_local(std::optional<Placements> grad_placements) const {
           *this, placements(), std::move(grad_placements), "to_local"))[0];
 }
 
+bool DTensor::reading_sends() const { return !detail::is_current(*this); }
+
 at::Tensor DTensor::shard(int64_t rank) const {
   const int64_t position = mesh().position_of(rank);
   const auto positions = mesh().local_positions();
@@ -197,9 +203,10 @@ DTensor DTensor::redistribute(
 std::ostream& operator<<(std::ostream& out, const DTensor& tensor) {
   const auto& spec = *tensor.spec();
   out << "DTensor(" << spec.str() << ")";
-  if (!detail::is_current(tensor)) {
-    return out
-           << "\nout of date: what it is a copied view of was written since";
+  // Printing sends nothing: other ranks may not print.
+  if (tensor.reading_sends() && !all_ranks_are_here(spec.mesh)) {
+    return out << "\na view of a sharded dimension, copied when every rank "
+                  "reads it";
   }
   const auto& shards = detail::current_shards(tensor);
   for (size_t i = 0; i < shards.size(); ++i) {

@@ -95,7 +95,6 @@ at::Tensor redistribute(
   if (PlacementsRef(distributed_meta(tensor).spec->placements) == to) {
     return tensor;
   }
-  check_current(tensor);
   if (cause != kAskedFor) {
     check_implicit_move(
         cause, "a tensor of its own", *distributed_meta(tensor).spec, to);
@@ -112,7 +111,8 @@ at::Tensor redistribute(
 
 at::Tensor with_grad_in_layout(const at::Tensor& tensor) {
   const auto& spec = distributed_meta(tensor).spec;
-  auto same = make_distributed(spec, current_shards(tensor));
+  const auto& shards = current_shards(tensor);
+  auto same = make_distributed(spec, shards, view_origin(tensor));
   record(make_node<Redistribute>(spec), tensor, same);
   set_tangent(same, tangent_of(tensor));
   return same;

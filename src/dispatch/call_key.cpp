@@ -67,7 +67,7 @@ void CallKey::add(const at::Tensor& tensor) {
     add_word(kNone);
   } else if (is_dtensor(tensor)) {
     if (distributed_meta(tensor).is_copied_view()) {
-      check_current(tensor);
+      distributed_meta(tensor).make_current();
     }
     has_new_leaf_ |= is_new_leaf(tensor);
     add_word(

@@ -5,6 +5,7 @@
 #include "comm/async_errors.h"
 #include "comm/comm_event.h"
 #include "dispatch/agreement.h"
+#include "dispatch/copied_view.h"
 #include "dispatch/float_terms.h"
 #include "dispatch/implicit_moves.h"
 #include "dispatch/learn_dtypes.h"
@@ -42,9 +43,9 @@ void take_shards(c10::IValue& value) {
 }
 
 // What the view of `base` that the op returns remembers of it.
-ViewOrigin origin_of(const OpPlan& plan, const c10::IValue& base) {
+ViewOrigin origin_of(const c10::IValue& base) {
   return base.isTensor() && is_dtensor(base.toTensor())
-             ? view_origin(base.toTensor(), plan.copies_view)
+             ? view_origin(base.toTensor())
              : ViewOrigin();
 }
 
@@ -106,7 +107,7 @@ void run_locally(const OpInfo& op, const OpPlan& plan, const Calls& calls) {
       if (ret.kind == ReturnInfo::Kind::Written) {
         originals.push_back(stack[first + ret.argument]);
       } else if (ret.kind == ReturnInfo::Kind::View) {
-        origin = origin_of(plan, stack[first + ret.argument]);
+        origin = origin_of(stack[first + ret.argument]);
       }
     }
   }
@@ -146,7 +147,7 @@ void run_locally(const OpInfo& op, const OpPlan& plan, const Calls& calls) {
           if (op.returns[r].kind == ReturnInfo::Kind::Fresh) {
             keep_planned_strides(shard, *spec, plan.contiguous[output]);
           }
-          value = make_distributed(spec, std::move(shard), origin);
+          value = make_distributed(spec, std::move(shard), std::move(origin));
         }
         break;
       }
@@ -217,8 +218,7 @@ class Results {
   }
 
   // The distributed results, in the order of the schema.
-  Stack wrap(
-      OpPlan& plan, c10::ArrayRef<c10::IValue> args, const ViewOrigin& origin) {
+  Stack wrap(OpPlan& plan, c10::ArrayRef<c10::IValue> args) {
     Stack results;
     size_t next = 0;
     for (size_t r = 0; r < op_.returns.size(); ++r) {
@@ -238,18 +238,22 @@ class Results {
         c10::List<at::Tensor> list;
         // A list return is the op's only one: it takes all specs there are.
         while (next < plan.outputs.size()) {
-          list.push_back(wrap_one(plan, next++, origin));
+          list.push_back(wrap_one(plan, next++, info, args));
         }
         results.emplace_back(std::move(list));
       } else {
-        results.emplace_back(wrap_one(plan, next++, origin));
+        results.emplace_back(wrap_one(plan, next++, info, args));
       }
     }
     return results;
   }
 
  private:
-  at::Tensor wrap_one(OpPlan& plan, size_t index, const ViewOrigin& origin) {
+  at::Tensor wrap_one(
+      OpPlan& plan,
+      size_t index,
+      const ReturnInfo& info,
+      c10::ArrayRef<c10::IValue> args) {
     auto& spec = plan.outputs[index];
     auto& shards = shards_[index];
     // A rule gives every result a shape, also one that a mask leaves out.
@@ -259,12 +263,17 @@ class Results {
     if (plan.dtypes_unknown && !shards.empty()) {
       learn_from(op_, plan, index, shards);
     }
-    if (!op_.is_view) {
+    if (!op_.is_view || plan.copies_view) {
       for (auto& shard : shards) {
         keep_planned_strides(shard, *spec, plan.contiguous[index]);
       }
     }
-    return make_distributed(spec, std::move(shards), origin);
+    ViewOrigin origin;
+    if (info.kind == ReturnInfo::Kind::View) {
+      origin = plan.copies_view ? copied_origin(op_, args, index, spec, shards)
+                                : origin_of(args[info.argument]);
+    }
+    return make_distributed(spec, std::move(shards), std::move(origin));
   }
 
   const OpInfo& op_;
@@ -276,16 +285,18 @@ class Results {
 void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
   const Stack args(stack.end() - op.args.size(), stack.end());
   stack.resize(stack.size() - op.args.size());
+  if (plan.copies_view && !op.returns_list && !MakeViewsNow::is_on() &&
+      !plan.without_data) {
+    stack.emplace_back(copied_view(op, args, plan.outputs[0]));
+    return;
+  }
   const auto call = call_tensors(op, args);
 
-  ViewOrigin origin;
   std::optional<MadeLike> mode;
   for (const auto& ret : op.returns) {
-    if (ret.kind == ReturnInfo::Kind::View) {
-      origin = origin_of(plan, args[ret.argument]);
-      if (plan.copies_view && args[ret.argument].isTensor()) {
-        mode.emplace(args[ret.argument].toTensor());
-      }
+    if (ret.kind == ReturnInfo::Kind::View && plan.copies_view &&
+        args[ret.argument].isTensor()) {
+      mode.emplace(args[ret.argument].toTensor());
     }
   }
   const auto shards = arranged_shards(op, plan, call);
@@ -327,7 +338,7 @@ void run_on_shards(const OpInfo& op, OpPlan& plan, Stack& stack) {
       }
     });
   }
-  for (auto& value : results.wrap(plan, args, origin)) {
+  for (auto& value : results.wrap(plan, args)) {
     stack.push_back(std::move(value));
   }
   plan.dtypes_unknown = false;

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "comm/comm_event.h"
+#include "dispatch/copied_view.h"
 #include "dispatch/implicit_moves.h"
 #include "dispatch/op_plan.h"
 #include "dispatch/plain_args.h"
@@ -133,7 +134,14 @@ class GatheredCall {
       }
       results.take(local);
     }
-    return results.wrap(args_, [&](int32_t a) { return origin_of(a); });
+    return results.wrap(
+        args_,
+        [&](int32_t argument,
+            size_t output,
+            const SpecPtr& spec,
+            const Shards& shards) {
+          return origin_of(argument, output, spec, shards);
+        });
   }
 
  private:
@@ -157,9 +165,6 @@ class GatheredCall {
     for (size_t i = 0; i < call_.tensors.size(); ++i) {
       if (!is_written(i)) {
         continue;
-      }
-      if (call_.slots[i].element >= 0) {
-        begin_write(call_.tensors[i], op_.display_name);
       }
       const auto& placements =
           distributed_meta(call_.tensors[i]).spec->placements;
@@ -242,12 +247,18 @@ class GatheredCall {
   }
 
   // What a view of an argument remembers.
-  ViewOrigin origin_of(int32_t argument) const {
+  ViewOrigin origin_of(
+      int32_t argument,
+      size_t output,
+      const SpecPtr& spec,
+      const Shards& shards) const {
     for (size_t i = 0; i < call_.tensors.size(); ++i) {
       const auto& tensor = call_.tensors[i];
       if (static_cast<int32_t>(call_.slots[i].argument) == argument &&
           is_dtensor(tensor)) {
-        return view_origin(tensor, inputs_[i].copied);
+        return inputs_[i].copied
+                   ? copied_origin(op_, args_, output, spec, shards)
+                   : view_origin(tensor);
       }
     }
     return {};

@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <unordered_map>
+#include <vector>
 
 #include "dispatch/call_key.h"
 #include "dispatch/composite.h"
@@ -18,6 +19,7 @@
 #include "dispatch/tangents.h"
 #include "dispatch/tensor.h"
 #include "dispatch/term_factors.h"
+#include "dispatch/write_at_owners.h"
 #include "kernels/device_errors.h"
 
 namespace tessera::detail {
@@ -27,20 +29,45 @@ namespace {
 using torch::jit::Stack;
 using Args = c10::ArrayRef<c10::IValue>;
 
-// Before an op writes: plain tensors are converted or refused, and so are views
-// that do not reach their base.
-void check_written(const OpInfo& op, Args args) {
+// Calls `each` with every tensor that the call writes.
+template <typename Each>
+void for_each_written(const OpInfo& op, Args args, const Each& each) {
   for (size_t i = 0; i < args.size(); ++i) {
-    if (!op.written_args[i] || !args[i].isTensor()) {
+    if (!op.written_args[i]) {
       continue;
     }
-    const auto& tensor = args[i].toTensor();
+    if (args[i].isTensor()) {
+      each(args[i].toTensor());
+    } else if (args[i].isTensorList()) {
+      for (const auto& element : args[i].toListRef()) {
+        each(element.toTensor());
+      }
+    }
+  }
+}
+
+// Before an op writes: plain tensors are converted or refused. Whether a copied
+// view is written.
+bool check_written(const OpInfo& op, Args args) {
+  bool copied = false;
+  for_each_written(op, args, [&](const at::Tensor& tensor) {
     if (!is_dtensor(tensor)) {
       admit_plain_tensors(op, args);
-      continue;
+    } else {
+      copied |= distributed_meta(tensor).is_copied_view();
     }
-    begin_write(tensor, op.display_name);
-  }
+  });
+  return copied;
+}
+
+// After copied views among the arguments were made current, which must seem old
+// when this call is over.
+void count_writes(const OpInfo& op, Args args) {
+  for_each_written(op, args, [](const at::Tensor& tensor) {
+    if (is_dtensor(tensor)) {
+      distributed_meta(tensor).count_write();
+    }
+  });
 }
 
 // The tensor of which a view op returns a view. Null for views of a list's.
@@ -142,7 +169,16 @@ void run_without_rule(const OpInfo& op, Args args, Stack& stack) {
   if (op.writes && in_composite()) {
     reduce_written(op, args);
   }
-  keep_grad_layouts(call_tensors(op, args).tensors);
+  const auto call = call_tensors(op, args);
+  keep_grad_layouts(call.tensors);
+  if (op.writes) {
+    for (const auto& tensor : call.tensors) {
+      if (is_dtensor(tensor)) {
+        current_shards(tensor);
+      }
+    }
+    count_writes(op, args);
+  }
   run_on_gathered(op, &stack);
   raise_errors_of_devices();
 }
@@ -174,9 +210,6 @@ void run_new_or_special(
 template <bool kIsView>
 [[gnu::hot]] void plan_and_execute(
     const OpInfo& op, Args args, Stack& stack, int64_t base = 0) {
-  if (op.writes) {
-    check_written(op, args);
-  }
   const Rule* rule = op.rule();
   if (C10_UNLIKELY(rule == nullptr)) {
     return run_without_rule(op, args, stack);
@@ -187,6 +220,9 @@ template <bool kIsView>
   }
   if (C10_UNLIKELY(key.has_new_leaf())) {
     keep_grad_layouts(call_tensors(op, args).tensors);
+  }
+  if (op.writes) {
+    count_writes(op, args);
   }
   auto& plans = PlanCache::local();
   if (C10_UNLIKELY(plans.observer != nullptr)) {
@@ -244,6 +280,26 @@ template <bool kIsView>
   plan_and_execute<true>(op, args, stack, begin);
 }
 
+// A write into copied views: on the shards of their base where every rank knows
+// what to write, otherwise into the copies, which are then put back.
+void write_copied_views(const OpInfo& op, Args args, Stack& stack) {
+  if (write_at_owners(op, stack)) {
+    raise_errors_of_devices();
+    return;
+  }
+  std::vector<at::Tensor> copies;
+  for_each_written(op, args, [&](const at::Tensor& tensor) {
+    if (is_dtensor(tensor) && distributed_meta(tensor).is_copied_view()) {
+      begin_write(tensor, op.display_name);
+      copies.push_back(tensor);
+    }
+  });
+  plan_and_execute<false>(op, args, stack);
+  for (const auto& copy : copies) {
+    end_write(copy, op.name);
+  }
+}
+
 }  // namespace
 
 // Autograd makes a view that was written anew with as_strided, which shards
@@ -270,6 +326,9 @@ void run_op(const OpInfo& op, Stack* stack) {
   const Args args = arguments_of(op, *stack);
   if (op.is_view) {
     return run_view(op, args, *stack);
+  }
+  if (op.writes && check_written(op, args)) {
+    return write_copied_views(op, args, *stack);
   }
   plan_and_execute<false>(op, args, *stack);
 }

@@ -269,8 +269,9 @@ class Planner {
         plan_->copies_view |= op_.is_view;
       }
     }
-    // Results may follow the strides that redistributed shards have.
-    if (!plan_->redistributions.empty() && !op_.only_writes) {
+    // Results may follow the strides that redistributed shards have. A copied
+    // view has those that it would have without a copy.
+    if (!plan_->redistributions.empty() && !op_.only_writes && !op_.is_view) {
       const OpCall call(op_.handle.schema(), args_, std::move(arranged));
       outputs_ = infer_outputs(op_, rule_, args_, tensors_, call);
     }

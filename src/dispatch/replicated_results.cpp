@@ -91,8 +91,7 @@ void ReplicatedResults::infer(
 }
 
 torch::jit::Stack ReplicatedResults::wrap(
-    c10::ArrayRef<c10::IValue> args,
-    const std::function<ViewOrigin(int32_t argument)>& origin) {
+    c10::ArrayRef<c10::IValue> args, const OriginOf& origin) {
   torch::jit::Stack stack;
   for (size_t r = 0; r < returns_.size(); ++r) {
     const auto& info = op_.returns[r];
@@ -101,11 +100,12 @@ torch::jit::Stack ReplicatedResults::wrap(
       if (ret.specs[index] == nullptr) {
         return {};
       }
-      return make_distributed(
-          ret.specs[index],
-          std::move(ret.tensors[index]),
-          info.kind == ReturnInfo::Kind::View ? origin(info.argument)
-                                              : ViewOrigin());
+      const auto& spec = ret.specs[index];
+      auto& shards = ret.tensors[index];
+      auto from = info.kind == ReturnInfo::Kind::View
+                      ? origin(info.argument, index, spec, shards)
+                      : ViewOrigin();
+      return make_distributed(spec, std::move(shards), std::move(from));
     };
     if (info.kind == ReturnInfo::Kind::NotATensor) {
       stack.push_back(std::move(ret.plain));

@@ -24,11 +24,16 @@ class ReplicatedResults {
   // tell, or the op returns something that is no tensor.
   void infer(c10::ArrayRef<c10::IValue> args, const CallTensors& call);
 
-  // The distributed results, in the order of the schema. Views remember what
-  // `origin` says of the argument viewed.
+  // What the view number `output` of an argument remembers.
+  using OriginOf = std::function<ViewOrigin(
+      int32_t argument,
+      size_t output,
+      const SpecPtr& spec,
+      const Shards& shards)>;
+
+  // The distributed results, in the order of the schema.
   torch::jit::Stack wrap(
-      c10::ArrayRef<c10::IValue> args,
-      const std::function<ViewOrigin(int32_t argument)>& origin);
+      c10::ArrayRef<c10::IValue> args, const OriginOf& origin);
 
  private:
   // A return's tensors (one, or a list's), each by rank.

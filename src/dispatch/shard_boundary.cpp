@@ -51,10 +51,16 @@ Shards separate_shards(const Spec& spec, at::TensorList locals, bool shared) {
 // shares its memory. There is one count a tensor: of several shards none is it.
 void count_writes_of(at::TensorList locals, const at::Tensor& tensor) {
   auto* impl = tensor.unsafeGetTensorImpl();
-  if (locals.size() == 1 && !impl->is_inference()) {
-    const auto& version = locals[0].unsafeGetTensorImpl()->version_counter();
-    if (version.enabled()) {
+  if (impl->is_inference()) {
+    return;
+  }
+  for (const auto& local : locals) {
+    const auto& version = local.unsafeGetTensorImpl()->version_counter();
+    if (version.enabled() && locals.size() == 1) {
       impl->set_version_counter(version);
+      distributed_meta(tensor).shares_own_counter();
+    } else if (version.enabled()) {
+      distributed_meta(tensor).count_writes_of(version);
     }
   }
 }

@@ -6,7 +6,10 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <compare>
+#include <cstring>
+#include <mutex>
 
 #include "dispatch/tensor_impl.h"
 #include "tessera/shard_math.h"
@@ -30,9 +33,9 @@ c10::DispatchKeySet keys_of(const DistributedMeta& meta, c10::Device device) {
                 : keys;
 }
 
-// A tensor that holds the meta; an inference tensor only where `inference`,
-// whether or not inference mode is on.
-[[gnu::hot]] at::Tensor wrap_meta(
+}  // namespace
+
+at::Tensor wrap_meta(
     c10::intrusive_ptr<c10::BackendMeta> meta,
     c10::Device device,
     bool inference) {
@@ -51,8 +54,6 @@ c10::DispatchKeySet keys_of(const DistributedMeta& meta, c10::Device device) {
   return at::Tensor(std::move(impl));
 }
 
-}  // namespace
-
 c10::DispatchKeySet distributed_keys(c10::DeviceType device) {
   // Autograd keys are added by TensorImpl itself, unless in inference mode.
   constexpr c10::DispatchKeySet keys(c10::DispatchKey::PrivateUse3);
@@ -67,81 +68,106 @@ c10::DispatchKeySet distributed_keys(c10::DeviceType device) {
   }
 }
 
+struct DistributedMeta::PlainAliases {
+  std::mutex mutex;
+  c10::SmallVector<c10::VariableVersion, 2> counters;
+};
+
+DistributedMeta::DistributedMeta(SpecPtr s, Shards parts, ViewOrigin from)
+    : spec(std::move(s)), shards_(std::move(parts)), origin_(std::move(from)) {}
+
+DistributedMeta::DistributedMeta(SpecPtr s, at::Tensor part, ViewOrigin from)
+    : spec(std::move(s)),
+      shards_(only(std::move(part))),
+      origin_(std::move(from)) {}
+
 DistributedMeta::~DistributedMeta() {
   if (auto* impl = handed_out_.load(std::memory_order_relaxed)) {
     c10::intrusive_ptr<c10::TensorImpl>::reclaim(impl);
   }
+  delete plain_aliases_.load(std::memory_order_relaxed);
 }
 
-at::Tensor make_distributed(
-    SpecPtr spec, Shards shards, const ViewOrigin& origin) {
+uint64_t DistributedMeta::writes() const {
+  const auto& counts = memory();
+  uint64_t sum = counts.writes_.load(std::memory_order_relaxed);
+  if (auto* aliases = counts.plain_aliases_.load(std::memory_order_acquire)) {
+    const std::lock_guard lock(aliases->mutex);
+    for (const auto& counter : aliases->counters) {
+      sum += counter.current_version();
+    }
+  }
+  return sum;
+}
+
+void DistributedMeta::count_writes_of(
+    const c10::VariableVersion& version) const {
+  auto& place = memory().plain_aliases_;
+  auto* aliases = place.load(std::memory_order_acquire);
+  if (aliases == nullptr) {
+    auto made = std::make_unique<PlainAliases>();
+    if (place.compare_exchange_strong(
+            aliases, made.get(), std::memory_order_acq_rel)) {
+      aliases = made.release();
+    }
+  }
+  const std::lock_guard lock(aliases->mutex);
+  for (const auto& counter : aliases->counters) {
+    // Handles of one counter: torch has no way to ask.
+    if (std::memcmp(&counter, &version, sizeof(version)) == 0) {
+      return;
+    }
+  }
+  aliases->counters.push_back(version);
+}
+
+namespace {
+
+// The plain alias that is kept for to_local(), if nobody else holds it.
+int64_t kept_aliases(c10::TensorImpl* handed_out) {
+  return handed_out != nullptr &&
+                 c10::raw::intrusive_ptr::use_count(handed_out) == 1
+             ? 1
+             : 0;
+}
+
+}  // namespace
+
+bool DistributedMeta::is_unreachable(const MetaPtr& meta) {
+  const auto& memory = meta->origin_.memory;
+  if (meta.use_count() != 1 || (memory && memory.use_count() != 1)) {
+    return false;
+  }
+  int64_t holders = 1 + kept_aliases(meta->handed_out_.load());
+  if (memory) {
+    holders += 1 + kept_aliases(memory->handed_out_.load());
+  }
+  return std::all_of(
+      meta->shards_.begin(), meta->shards_.end(), [&](const auto& shard) {
+        return shard.has_storage() &&
+               static_cast<int64_t>(shard.storage().use_count()) <= holders;
+      });
+}
+
+at::Tensor make_distributed(SpecPtr spec, Shards shards, ViewOrigin origin) {
   const auto device = device_of(*spec, shards);
   const bool inference = shards.empty() ? c10::InferenceMode::is_enabled()
                                         : shards[0].is_inference();
   return wrap_meta(
       c10::make_intrusive<DistributedMeta>(
-          std::move(spec), std::move(shards), origin),
+          std::move(spec), std::move(shards), std::move(origin)),
       device,
       inference);
 }
 
-at::Tensor make_distributed(
-    SpecPtr spec, at::Tensor shard, const ViewOrigin& origin) {
+at::Tensor make_distributed(SpecPtr spec, at::Tensor shard, ViewOrigin origin) {
   const auto device = shard.device();
   const bool inference = shard.is_inference();
   return wrap_meta(
       c10::make_intrusive<DistributedMeta>(
-          std::move(spec), std::move(shard), origin),
+          std::move(spec), std::move(shard), std::move(origin)),
       device,
       inference);
-}
-
-uint32_t version_of(const at::Tensor& distributed) {
-  auto* impl = distributed.unsafeGetTensorImpl();
-  return impl->is_inference()
-             ? distributed_meta(distributed).counter().writes_.load()
-             : impl->version_counter().current_version();
-}
-
-bool is_current(const at::Tensor& distributed) {
-  const auto& copied_at = distributed_meta(distributed).origin_.copied_at;
-  return !copied_at.has_value() || *copied_at == version_of(distributed);
-}
-
-void check_current(const at::Tensor& distributed) {
-  TORCH_CHECK(
-      is_current(distributed),
-      "a view of a distributed tensor had to be copied into another layout, "
-      "and "
-      "its base has been written since: the copy is out of date. Take the view "
-      "again after the write");
-}
-
-void begin_write(const at::Tensor& distributed, std::string_view caller) {
-  const auto& meta = distributed_meta(distributed);
-  TORCH_CHECK(
-      !meta.is_copied_view(),
-      "[",
-      caller,
-      "] writes into a view that had to be copied into another layout, so that "
-      "the write would not reach its base. Redistribute the base first such "
-      "that the viewed dimension is not sharded, or write into the base");
-  if (distributed.unsafeGetTensorImpl()->is_inference()) {
-    ++meta.counter().writes_;
-  }
-}
-
-ViewOrigin view_origin(const at::Tensor& base, bool copied) {
-  const auto& meta = distributed_meta(base);
-  ViewOrigin origin;
-  if (copied || meta.is_copied_view()) {
-    origin.copied_at = version_of(base);
-  }
-  if (base.unsafeGetTensorImpl()->is_inference()) {
-    origin.base =
-        MetaPtr::reclaim_copy(const_cast<DistributedMeta*>(&meta.counter()));
-  }
-  return origin;
 }
 
 MadeLike::MadeLike(const at::Tensor& base) {
@@ -178,6 +204,7 @@ c10::intrusive_ptr<c10::TensorImpl> alias_impl(
     return impl->shallow_copy_and_detach(
         impl->version_counter(), /*allow_tensor_metadata_change=*/true);
   }
+  distributed_meta(distributed).count_writes_of(version);
   return impl->shallow_copy_and_detach(
       version, /*allow_tensor_metadata_change=*/true);
 }

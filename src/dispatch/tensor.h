@@ -8,7 +8,6 @@
 #include <c10/macros/Macros.h>
 
 #include <atomic>
-#include <optional>
 #include <string_view>
 
 #include "comm/collectives.h"
@@ -20,25 +19,42 @@ namespace tessera::detail {
 struct DistributedMeta;
 using MetaPtr = c10::intrusive_ptr<DistributedMeta>;
 
-// What a view remembers of the tensor that it views.
+// A part of a tensor in memory of its own, which stands for a view that could
+// not share memory with its base. copied_view.h has what there is to it.
+class CopiedView : public c10::intrusive_ptr_target {
+ public:
+  // Makes the shards what the base holds now. `known` are those of the tensor
+  // that asks: none as long as they were never made. Communicates as the view
+  // op does, unless nobody has written the base since the last time.
+  virtual void make_current(Shards& known) = 0;
+  // Around a write into the shards. They throw c10::Error, tagged with
+  // `caller`, where the copy cannot be put back.
+  // `overwrites`: nobody reads them before all are written.
+  virtual void begin_write(
+      Shards& known, std::string_view caller, bool overwrites) = 0;
+  virtual void end_write(std::string_view caller) = 0;
+  // Whether the shards are there and what the base holds. Does not communicate.
+  virtual bool is_current() const = 0;
+  // How often the copy has changed.
+  virtual uint64_t changes() const = 0;
+};
+using CopiedViewPtr = c10::intrusive_ptr<CopiedView>;
+
+// Where the memory of a view comes from.
 struct ViewOrigin {
-  // Set on the result of a view op that had to be copied into another layout:
-  // how often its base had been written at that time. A write into the copy
-  // would not reach the base and is refused; after a write into the base the
-  // copy is out of date and may not be read.
-  std::optional<uint32_t> copied_at = std::nullopt;
-  // What counts the writes of a base that was made in inference mode, where
-  // torch counts none: the meta of the tensor that is no view itself.
-  MetaPtr base = {};
+  // The meta of the tensor whose memory the view shares: the one that counts
+  // the writes to it. Null for a tensor with memory of its own.
+  MetaPtr memory = {};
+  // Set where that memory is a copy of a part of another tensor's.
+  CopiedViewPtr copy = {};
 };
 
 // Immutable after it is made, but for what it counts and keeps: tensors that
-// are shallow copies share one.
+// are shallow copies share one. The shards of a copied view come when it is
+// first read (copied_view.h).
 struct DistributedMeta final : c10::BackendMeta {
-  DistributedMeta(SpecPtr s, Shards parts, const ViewOrigin& from)
-      : spec(std::move(s)), shards_(std::move(parts)), origin_(from) {}
-  DistributedMeta(SpecPtr s, at::Tensor part, const ViewOrigin& from)
-      : spec(std::move(s)), shards_(only(std::move(part))), origin_(from) {}
+  DistributedMeta(SpecPtr s, Shards parts, ViewOrigin from);
+  DistributedMeta(SpecPtr s, at::Tensor part, ViewOrigin from);
   [[gnu::hot]] ~DistributedMeta() override;
 
   static void* operator new(size_t) {
@@ -50,36 +66,68 @@ struct DistributedMeta final : c10::BackendMeta {
 
   const SpecPtr spec;
 
-  size_t shard_count() const { return shards_.size(); }
-  // Whether this is a view that had to be copied into another layout.
-  bool is_copied_view() const { return origin_.copied_at.has_value(); }
+  // How many ranks that live here hold a shard.
+  size_t shard_count() const {
+    return C10_UNLIKELY(is_copied_view()) ? spec->mesh.local_positions().size()
+                                          : shards_.size();
+  }
+  // Whether the memory is a copy of a part of another tensor's.
+  bool is_copied_view() const { return origin_.copy.defined(); }
+  // Requires: is_copied_view().
+  CopiedView& copied_view() const { return *origin_.copy; }
+  // Makes the shards of a copied view current. Requires: it is one.
+  void make_current() const { origin_.copy->make_current(shards_); }
+  void begin_write_of_copy(std::string_view caller, bool overwrites) const {
+    origin_.copy->begin_write(shards_, caller, overwrites);
+  }
 
   // The shards, one for each of spec->mesh.local_positions(), by whoever has
   // seen to it that they are current. All others take current_shards().
   const Shards& unchecked_shards() const { return shards_; }
 
+  // The meta that counts the writes to this memory.
+  const DistributedMeta& memory() const {
+    return origin_.memory ? *origin_.memory : *this;
+  }
+  void count_write() const {
+    memory().writes_.fetch_add(1, std::memory_order_relaxed);
+  }
+  // How often the memory has been written: through distributed tensors, and
+  // through plain ones that share it and count their writes.
+  uint64_t writes() const;
+  // To be called when a plain tensor with this counter shares the memory.
+  void count_writes_of(const c10::VariableVersion& version) const;
+  // The same for the tensor's own counter, once somebody has to know: the
+  // caller's plain tensor, which became the shard, shares it.
+  void shares_own_counter() const { memory().shares_counter_ = true; }
+  void count_own_writes(const c10::VariableVersion& version) const {
+    if (memory().shares_counter_) {
+      count_writes_of(version);
+    }
+  }
+
+  // Whether nobody but the holder of `meta` can reach its memory.
+  static bool is_unreachable(const MetaPtr& meta);
+
  private:
+  // The counters of plain tensors that share the memory.
+  struct PlainAliases;
+
   static Shards only(at::Tensor part) {
     Shards shards;
     shards.push_back(std::move(part));
     return shards;
   }
-  const DistributedMeta& counter() const {
-    return origin_.base ? *origin_.base : *this;
-  }
 
-  const Shards shards_;
+  mutable Shards shards_;
   const ViewOrigin origin_;
-  // Writes into a tensor of inference mode and its views.
-  mutable std::atomic<uint32_t> writes_ = 0;
+  mutable std::atomic<uint64_t> writes_ = 0;
+  mutable std::atomic<PlainAliases*> plain_aliases_ = nullptr;
+  mutable bool shares_counter_ = false;
   // What to_local() handed out; see handed_out_shard.
   mutable std::atomic<c10::TensorImpl*> handed_out_ = nullptr;
 
-  friend uint32_t version_of(const at::Tensor& distributed);
-  friend bool is_current(const at::Tensor& distributed);
-  friend void begin_write(
-      const at::Tensor& distributed, std::string_view caller);
-  friend ViewOrigin view_origin(const at::Tensor& base, bool copied);
+  friend ViewOrigin view_origin(const at::Tensor& base);
   friend at::Tensor hand_out_shard(const at::Tensor& distributed);
   friend at::Tensor handed_out_shard(const at::Tensor& distributed);
 };
@@ -101,36 +149,69 @@ inline const DistributedMeta& distributed_meta(const at::Tensor& tensor) {
 
 // A distributed tensor that holds `shards`, laid out as `spec` says.
 [[gnu::hot]] at::Tensor make_distributed(
-    SpecPtr spec, Shards shards, const ViewOrigin& origin = {});
+    SpecPtr spec, Shards shards, ViewOrigin origin = {});
 // As above, of the one shard that lives here.
 [[gnu::hot]] at::Tensor make_distributed(
-    SpecPtr spec, at::Tensor shard, const ViewOrigin& origin = {});
+    SpecPtr spec, at::Tensor shard, ViewOrigin origin = {});
 
-// How often a tensor (or what it is a view of) has been written.
-uint32_t version_of(const at::Tensor& distributed);
+// A tensor that holds `meta`, whose shards are on `device`; an inference tensor
+// only where `inference`, and inference mode is on.
+[[gnu::hot]] at::Tensor wrap_meta(
+    c10::intrusive_ptr<c10::BackendMeta> meta,
+    c10::Device device,
+    bool inference);
 
-// Whether the tensor is anything but a copied view that is out of date.
-bool is_current(const at::Tensor& distributed);
-// Throws c10::Error unless it is.
-void check_current(const at::Tensor& distributed);
-
-// The shards that live here, one for each of the mesh's local_positions().
-// Throws c10::Error if the tensor is a copied view that is out of date.
+// The shards that live here, one for each of the mesh's local_positions(). Of a
+// copied view, made current first: communicates then.
 inline const Shards& current_shards(const at::Tensor& distributed) {
   const auto& meta = distributed_meta(distributed);
-  if (meta.is_copied_view()) {
-    check_current(distributed);
+  if (C10_UNLIKELY(meta.is_copied_view())) {
+    meta.make_current();
   }
   return meta.unchecked_shards();
 }
 
-// To be called before the shards are written. Throws c10::Error, tagged with
-// `caller`, if the tensor is a copied view, and counts the write where torch
-// does not.
-void begin_write(const at::Tensor& distributed, std::string_view caller);
+// Whether the tensor has its shards and they are what it stands for: false for
+// copied views that communicate when they are read.
+inline bool is_current(const at::Tensor& distributed) {
+  const auto& meta = distributed_meta(distributed);
+  return !meta.is_copied_view() || meta.copied_view().is_current();
+}
 
-// What a view of `base` remembers; `copied`: it holds a copy.
-ViewOrigin view_origin(const at::Tensor& base, bool copied);
+// To be called around a write into the shards. A copied view is made current
+// first, unless the write `overwrites` all of it, and put back into its base
+// after. Throws c10::Error, tagged with
+// `caller`, where that cannot be. Communicates for copied views only.
+inline void begin_write(
+    const at::Tensor& distributed,
+    std::string_view caller,
+    bool overwrites = false) {
+  const auto& meta = distributed_meta(distributed);
+  if (C10_UNLIKELY(meta.is_copied_view())) {
+    meta.begin_write_of_copy(caller, overwrites);
+  } else {
+    meta.count_write();
+  }
+}
+inline void end_write(const at::Tensor& distributed, std::string_view caller) {
+  const auto& meta = distributed_meta(distributed);
+  if (C10_UNLIKELY(meta.is_copied_view())) {
+    meta.copied_view().end_write(caller);
+  }
+}
+
+// What a view of `base` remembers that shares its memory.
+inline ViewOrigin view_origin(const at::Tensor& base) {
+  const auto& meta = distributed_meta(base);
+  if (C10_UNLIKELY(meta.is_copied_view())) {
+    return {{}, meta.origin_.copy};
+  }
+  return {
+      meta.origin_.memory
+          ? meta.origin_.memory
+          : MetaPtr::reclaim_copy(const_cast<DistributedMeta*>(&meta)),
+      {}};
+}
 
 // While one is alive, the tensors made in this thread are normal ones if `base`
 // is, and inference tensors if it is one, whether or not inference mode is on:

@@ -243,7 +243,7 @@ at::Tensor exchange_bags(
   // As they were given: place_weights may put a copy in their place.
   const BagTensors bags = call.args.bags;
   place_weights(call, call.batch().placements);
-  check_current(call.args.bags.indices);
+  current_shards(call.args.bags.indices);
   std::vector<LookupInput> by_rank;
   const auto error = bags_by_rank(call, layout, by_rank);
   const auto& weight = call.args.weight;

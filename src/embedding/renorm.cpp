@@ -181,6 +181,7 @@ at::Tensor& embedding_renorm_(
     renorm_table(
         table, shards, all_indices(table, indices), {max_norm, norm_type});
   }
+  end_write(self, renorm_op().name);
   return self;
 }
 
@@ -194,6 +195,7 @@ void renorm_looked_up_(
       current_shards(weight),
       rows,
       {*query.max_norm, query.norm_type});
+  end_write(weight, query.caller->name);
   weight.unsafeGetTensorImpl()->bump_version();
 }
 

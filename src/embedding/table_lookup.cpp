@@ -87,6 +87,7 @@ class LookupNode : public torch::autograd::Function<LookupNode> {
     }
     auto result = lookup.backward({local, table, table_needs_grad});
     if (steps) {
+      end_write(table, query.caller->name);
       table.unsafeGetTensorImpl()->bump_version();
     }
     variable_list all;
@@ -281,7 +282,7 @@ std::vector<at::Tensor> look_up(
                         ? make_row_wise_lookup
                         : make_column_lookup;
   auto lookup = make(std::move(request), error);
-  check_current(weight);
+  current_shards(weight);
   keep_grad_layouts(weight);
   keep_grad_layouts(weights);
   return LookupNode::apply(weight, at::TensorList(weights), std::move(lookup));

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "dispatch/copied_view.h"
 #include "dispatch/fallback.h"
 #include "dispatch/kernel.h"
 #include "dispatch/tensor.h"
@@ -108,7 +109,7 @@ at::Tensor as_strided(
             C10_AS_INTARRAYREF_SLOW(stride),
             meta.spec->dtype),
         std::move(shards),
-        view_origin(self, /*copied=*/false)));
+        view_origin(self)));
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
       self.is_non_overlapping_and_dense(),
@@ -116,16 +117,28 @@ at::Tensor as_strided(
       self.strides(),
       ", is part of a memory that distributed tensors do not have: take "
       "contiguous() first");
+  torch::jit::Stack stack{self, size, stride, storage_offset};
+  if (!MakeViewsNow::is_on() && !self.is_meta()) {
+    return placed(copied_view(
+        as_strided_op(),
+        stack,
+        Spec::make(
+            meta.spec->mesh,
+            Placements(meta.spec->mesh.ndim(), Replicate()),
+            C10_AS_INTARRAYREF_SLOW(size),
+            C10_AS_INTARRAYREF_SLOW(stride),
+            meta.spec->dtype)));
+  }
   if (whole) {
     const auto copy = in_own_strides(self);
     const auto view = as_strided(copy, size, stride, storage_offset);
-    const auto& made = distributed_meta(view);
+    const auto& spec = distributed_meta(view).spec;
+    const auto& shards = current_shards(view);
     return placed(make_distributed(
-        made.spec,
-        made.unchecked_shards(),
-        view_origin(self, /*copied=*/true)));
+        spec,
+        shards,
+        copied_origin(as_strided_op(), stack, /*output=*/0, spec, shards)));
   }
-  torch::jit::Stack stack{self, size, stride, storage_offset};
   const LocalOpGuard guard(/*is_view=*/true);
   run_on_gathered(as_strided_op(), &stack);
   return placed(std::move(stack.back()).toTensor());

@@ -23,18 +23,6 @@ Range held_range(const Spec& spec, int64_t dim, size_t shard) {
       spec.mesh.local_positions()[shard]);
 }
 
-// The placements, with `instead` where `dim` is sharded.
-Placements unsharded(
-    PlacementsRef placements, int64_t dim, const Placement& instead) {
-  Placements result(placements.begin(), placements.end());
-  for (auto& placement : result) {
-    if (placement.is_shard(dim)) {
-      placement = instead;
-    }
-  }
-  return result;
-}
-
 // What a rank has of the elements, among zeros where other ranks have them.
 // Negative zeros: x + -0.0 is x for every x, 0.0 and -0.0 included.
 at::Tensor held_among_zeros(
@@ -132,6 +120,17 @@ class TakenElements final : public torch::autograd::Node {
 };
 
 }  // namespace
+
+Placements unsharded(
+    PlacementsRef placements, int64_t dim, const Placement& instead) {
+  Placements result(placements.begin(), placements.end());
+  for (auto& placement : result) {
+    if (placement.is_shard(dim)) {
+      placement = instead;
+    }
+  }
+  return result;
+}
 
 at::Tensor collect(
     const OpInfo& op, const at::Tensor& self, const Elements& elements) {

@@ -41,6 +41,10 @@ struct Elements {
   }
 };
 
+// The placements, with `instead` where `dim` is sharded.
+Placements unsharded(
+    PlacementsRef placements, int64_t dim, const Placement& instead);
+
 // The elements on every rank. Communicates: an all_reduce of them for each mesh
 // dimension that shards theirs.
 at::Tensor collect(

@@ -6,8 +6,11 @@
 
 #include <algorithm>
 
+#include "core/terms.h"
 #include "dispatch/autograd.h"
+#include "dispatch/copied_view.h"
 #include "dispatch/grad_layout.h"
+#include "dispatch/op_plan.h"
 #include "dispatch/run_by_rule.h"
 #include "dispatch/tangents.h"
 #include "dispatch/tensor.h"
@@ -66,23 +69,17 @@ std::optional<Elements> sliced(
   return Elements{dim, first, count, step};
 }
 
-// A copy that stands for a view of `self`, with the view's strides.
-at::Tensor copied_view(
-    const OpInfo& op,
-    const at::Tensor& self,
-    const Elements& elements,
-    bool drops_dim) {
-  if (is_new_leaf(self)) {
-    keep_grad_layouts(self);
-  }
-  const MadeLike mode(self);
-  const LocalOpGuard guard(/*is_view=*/true);
-  const auto collected = collect(op, self, elements);
-  const Spec& spec = *distributed_meta(collected).spec;
+// The layout of the view of a few elements, with the view's strides.
+SpecPtr few_spec(
+    const at::Tensor& self, const Elements& elements, bool drops_dim) {
+  const Spec& spec = *distributed_meta(self).spec;
   const int64_t dim = elements.dim;
   Sizes sizes = spec.sizes;
   Sizes strides(self.strides());
-  Placements placements = spec.placements;
+  auto placements = unsharded(spec.placements, dim, Replicate());
+  sizes[dim] = elements.count;
+  strides[dim] *= elements.step;
+  const auto shard_dtype = shard_dtype_in(spec, placements);
   if (drops_dim) {
     sizes.erase(sizes.begin() + dim);
     strides.erase(strides.begin() + dim);
@@ -91,31 +88,72 @@ at::Tensor copied_view(
         placement = Shard(placement.dim() - 1);
       }
     }
-  } else {
-    strides[dim] *= elements.step;
   }
-  const auto view = Spec::make(
-      spec.mesh, placements, sizes, strides, spec.dtype, spec.shard_dtype);
+  return Spec::make(
+      spec.mesh, placements, sizes, strides, spec.dtype, shard_dtype);
+}
+
+at::Tensor collected(
+    const OpInfo& op,
+    const at::Tensor& self,
+    const Elements& elements,
+    bool drops_dim) {
+  const auto spec = few_spec(self, elements, drops_dim);
+  const auto everywhere = collect(op, self, elements);
   Shards shards;
-  for (const auto& shard : current_shards(collected)) {
-    shards.push_back(
-        with_strides_of(*view, drops_dim ? shard.select(dim, 0) : shard));
+  for (const auto& shard : current_shards(everywhere)) {
+    shards.push_back(with_strides_of(
+        *spec, drops_dim ? shard.select(elements.dim, 0) : shard));
+  }
+  return make_distributed(spec, std::move(shards));
+}
+
+// The view of a few elements, which is copied when it is read.
+at::Tensor few_view(
+    const OpInfo& op,
+    const torch::jit::Stack& args,
+    const Elements& elements,
+    bool drops_dim) {
+  const auto& self = args[0].toTensor();
+  if (is_new_leaf(self)) {
+    keep_grad_layouts(self);
+  }
+  const MadeLike mode(self);
+  const LocalOpGuard guard(/*is_view=*/true);
+  if (MakeViewsNow::is_on() || self.is_meta()) {
+    return collected(op, self, elements, drops_dim);
   }
   return placed_view(
-      make_distributed(
-          view, std::move(shards), view_origin(self, /*copied=*/true)),
+      copied_view(op, args, few_spec(self, elements, drops_dim)),
       self,
-      elements.start * self.stride(dim));
+      elements.start * self.stride(elements.dim));
+}
+
+// The view by the op's rule. That of a copied view which nobody has read is
+// itself copied when it is read: a write into it reaches the base past both.
+at::Tensor view_by_rule(const OpInfo& op, torch::jit::Stack args) {
+  const auto& self = args[0].toTensor();
+  if (is_unmade(self) && !MakeViewsNow::is_on() && op.rule() != nullptr) {
+    const MadeLike mode(self);
+    const LocalOpGuard guard(/*is_view=*/true);
+    const auto plan = plan_op(op, args);
+    return placed_view(
+        copied_view(op, args, plan->outputs[0]),
+        self,
+        plan->view_offsets.empty() ? 0 : plan->view_offsets[0]);
+  }
+  run_op(op, &args);
+  return std::move(args[0]).toTensor();
 }
 
 // ATen's signatures.
 // NOLINTBEGIN(performance-unnecessary-value-param)
 at::Tensor select(const at::Tensor& self, int64_t dim, c10::SymInt index) {
   static const OpInfo& op = aten_op("select", "int");
-  if (const auto few = few_selected(self, dim, index)) {
-    return copied_view(op, self, *few, /*drops_dim=*/true);
-  }
-  return run_by_rule(op, self, dim, std::move(index))[0].toTensor();
+  const auto few = few_selected(self, dim, index);
+  torch::jit::Stack args{self, dim, std::move(index)};
+  return few.has_value() ? few_view(op, args, *few, /*drops_dim=*/true)
+                         : view_by_rule(op, std::move(args));
 }
 
 at::Tensor slice(
@@ -126,17 +164,11 @@ at::Tensor slice(
     c10::SymInt step) {
   static const OpInfo& op = aten_op("slice", "Tensor");
   const auto elements = sliced(self, dim, start, end, step);
-  if (elements && asks_for_few(self, elements->dim, elements->count)) {
-    return copied_view(op, self, *elements, /*drops_dim=*/false);
-  }
-  return run_by_rule(
-             op,
-             self,
-             dim,
-             std::move(start),
-             std::move(end),
-             std::move(step))[0]
-      .toTensor();
+  torch::jit::Stack args{
+      self, dim, std::move(start), std::move(end), std::move(step)};
+  return elements && asks_for_few(self, elements->dim, elements->count)
+             ? few_view(op, args, *elements, /*drops_dim=*/false)
+             : view_by_rule(op, std::move(args));
 }
 // NOLINTEND(performance-unnecessary-value-param)
 

@@ -138,6 +138,24 @@ StepArgument argument_of(
   return result;
 }
 
+// Puts what the step wrote of parameter number `index` into its base, where it
+// is a copied view.
+void end_writes(
+    const c10::FunctionSchema& schema,
+    const torch::jit::Stack& args,
+    size_t index) {
+  for (size_t a = 0; a < args.size(); ++a) {
+    const auto* alias = schema.arguments()[a].alias_info();
+    if (alias != nullptr && alias->isWrite() && args[a].isTensorList() &&
+        schema.arguments()[a].name() != "grads") {
+      const auto list = args[a].toListRef();
+      if (index < list.size() && is_dtensor(list[index].toTensor())) {
+        end_write(list[index].toTensor(), schema.name());
+      }
+    }
+  }
+}
+
 // Steps parameter after parameter, shard after shard.
 void fused_step(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
@@ -171,6 +189,7 @@ void fused_step(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
         op.callBoxed(&local);
       }
     }
+    end_writes(schema, args, i);
   }
 }
 

@@ -97,6 +97,7 @@ void check_and_unscale(
     if (is_dtensor(grad)) {
       auto& flags = flags_of(all, distributed_meta(grad).spec->mesh, found_inf);
       unscale(grad, flags.found, scale);
+      end_write(grad, kOp);
     } else {
       at::_amp_foreach_non_finite_check_and_unscale_(grad, found_inf, scale);
     }

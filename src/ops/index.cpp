@@ -2,7 +2,6 @@
 // of results only when they see integers; a mask is made into integers first,
 // or, where one number is written, into a masked_fill, which moves no data.
 #include <ATen/core/Tensor.h>
-
 #include <ATen/ops/index_ops.h>
 #include <ATen/ops/masked_fill.h>
 #include <ATen/ops/nonzero.h>
@@ -15,12 +14,11 @@
 #include "ops/all_ops.h"
 #include "ops/by_formula.h"
 #include "ops/few_rows.h"
+#include "ops/own_parts.h"
 #include "tessera/language.h"
 
 namespace tessera::detail {
 namespace {
-
-using Indices = c10::List<std::optional<at::Tensor>>;
 
 bool is_mask(const at::Tensor& index) {
   return index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
@@ -218,6 +216,11 @@ at::Tensor& index_put_(
     return self.masked_fill_(mask, reshaped(values, {}));
   }
   const auto integers = without_masks(op, self, indices);
+  if (knows_own_parts(self, integers, values)) {
+    put_own_parts(self, integers, values, accumulate);
+    end_write(self, op.name);
+    return self;
+  }
   if (writes_own_shard(self, integers)) {
     run_by_rule(op, self, integers, values, accumulate);
     return self;

@@ -24,7 +24,7 @@ void check_fillable(const char* op, const at::Tensor& self) {
       op,
       "] a plain tensor is filled from distributed arguments");
   const auto& meta = distributed_meta(self);
-  begin_write(self, op);
+  begin_write(self, op, /*overwrites=*/true);
   for (const auto& placement : meta.spec->placements) {
     TORCH_CHECK(
         placement.kind() != Placement::Kind::MaskPartial,
@@ -100,6 +100,7 @@ at::Tensor& filled(
   check_fillable(op, self);
   const RandomDraw draw = draw_of(probe_of(self, integers));
   fill(self, generator, draw);
+  end_write(self, op);
   return self;
 }
 

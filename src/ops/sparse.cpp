@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "dispatch/copied_view.h"
 #include "dispatch/tensor.h"
 #include "ops/all_ops.h"
 #include "ops/sparse_entries.h"
@@ -76,7 +77,7 @@ at::Tensor indices(const at::Tensor& self) {
   auto result = make_distributed(
       Spec::make(meta.spec->mesh, replicated, sizes, at::kLong),
       std::move(shards),
-      view_origin(self, meta.is_copied_view()));
+      meta.is_copied_view() ? frozen_origin(self) : view_origin(self));
   if (!is_layout_of(
           {meta.spec->mesh, meta.spec->placements, {}},
           *distributed_meta(self).spec)) {
@@ -116,7 +117,7 @@ at::Tensor values(const at::Tensor& self) {
   return make_distributed(
       Spec::make(spec.mesh, placements, sizes, spec.dtype),
       std::move(shards),
-      view_origin(self, meta.is_copied_view()));
+      meta.is_copied_view() ? frozen_origin(self) : view_origin(self));
 }
 
 bool is_coalesced(const at::Tensor& self) {
@@ -142,7 +143,6 @@ int64_t dense_dim(const at::Tensor& self) {
 }
 
 at::Tensor coalesce(const at::Tensor& self) {
-  check_current(self);
   const auto& meta = distributed_meta(self);
   Shards shards;
   for (const auto& shard : current_shards(self)) {
@@ -155,7 +155,6 @@ at::Tensor to_dense(
     const at::Tensor& self,
     std::optional<at::ScalarType> dtype,
     std::optional<bool> /*masked_grad*/) {
-  check_current(self);
   const auto& meta = distributed_meta(self);
   Shards shards;
   for (const auto& shard : current_shards(self)) {

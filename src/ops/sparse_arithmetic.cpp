@@ -130,7 +130,7 @@ at::Tensor sparse_mask(const at::Tensor& self, const at::Tensor& mask) {
       self.sizes(),
       " and ",
       mask.sizes());
-  check_current(self);
+  current_shards(self);
   const Spec& spec = *distributed_meta(self).spec;
   const auto layout = entry_layout(spec);
   const Spec& of_mask = *distributed_meta(mask).spec;
@@ -143,7 +143,7 @@ at::Tensor sparse_mask(const at::Tensor& self, const at::Tensor& mask) {
       spec.str(),
       ", got ",
       of_mask.str());
-  check_current(mask);
+  current_shards(mask);
   const auto entries = home ? entries_of(mask) : mask;
   Shards shards;
   for (size_t q = 0; q < layout.sources.size(); ++q) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "dispatch/copied_view.h"
 #include "dispatch/tensor.h"
 
 namespace tessera::detail {
@@ -153,7 +154,7 @@ void check_rows_alone(const at::Tensor& shard, const Spec& spec) {
 }
 
 at::Tensor entries_of(const at::Tensor& self) {
-  check_current(self);
+  current_shards(self);
   const Spec& spec = *distributed_meta(self).spec;
   const auto layout = entry_layout(spec);
   if (is_layout_of(layout, spec)) {
@@ -186,7 +187,7 @@ at::Tensor entries_of(const at::Tensor& self) {
   return make_distributed(
       Spec::make(layout.mesh, layout.placements, spec.sizes, spec.dtype),
       std::move(shards),
-      copied ? view_origin(self, /*copied=*/true) : ViewOrigin());
+      copied ? frozen_origin(self) : ViewOrigin());
 }
 
 at::Tensor bring_home(

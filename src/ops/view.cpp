@@ -57,8 +57,7 @@ at::Tensor view(const at::Tensor& self, c10::SymIntArrayRef symbolic) {
         make_distributed(
             known.to,
             meta.unchecked_shards()[0].view(SizesRef(known.local_size)),
-            self.is_inference() ? view_origin(self, /*copied=*/false)
-                                : ViewOrigin()),
+            view_origin(self)),
         self);
   }
   auto result = boxed_view(self, symbolic);

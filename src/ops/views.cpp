@@ -5,6 +5,7 @@
 #include <ATen/ops/transpose.h>
 #include <ATen/ops/unsqueeze.h>
 
+#include "dispatch/copied_view.h"
 #include "dispatch/grad_layout.h"
 #include "dispatch/run_by_rule.h"
 #include "dispatch/tensor.h"
@@ -26,12 +27,6 @@ at::Tensor alias(const at::Tensor& self) {
 // Views in place change what the tensor is, not what it holds: it becomes the
 // view of itself.
 at::Tensor& become_view(at::Tensor& self, const at::Tensor& view) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !distributed_meta(view).is_copied_view(),
-      "a view in place of a tensor with placements ",
-      to_string(distributed_meta(self).spec->placements),
-      " would need a copy in another layout, which other views of the tensor "
-      "would not see: use the op that is not in place");
   become(self, view);
   return self;
 }
@@ -96,11 +91,11 @@ at::Tensor view_as_real(const at::Tensor& self) {
           op,
           make_distributed(distributed_meta(self).spec, std::move(resolved)))[0]
           .toTensor();
+  const auto& spec = distributed_meta(view).spec;
+  const auto& shards = current_shards(view);
   return placed_view(
       make_distributed(
-          distributed_meta(view).spec,
-          current_shards(view),
-          view_origin(self, /*copied=*/true)),
+          spec, shards, copied_origin(op, {self}, /*output=*/0, spec, shards)),
       self,
       self.storage_offset());  // of twice as many elements
 }

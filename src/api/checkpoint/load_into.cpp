@@ -165,6 +165,9 @@ void load_into(
   }
   read_boxes(source, targets);
   for (const auto& [memory, value] : staged) memory.copy_(value);
+  for (const auto& [name, tensor] : tensors) {
+    if (is_dtensor(tensor)) end_write(tensor, "load");
+  }
 }
 
 }  // namespace tessera::detail
