@@ -4,6 +4,7 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
 
+#include <limits>
 #include <mutex>
 #include <unordered_set>
 
@@ -15,6 +16,9 @@ namespace tessera::detail {
 namespace {
 
 thread_local int making_now = 0;
+
+// A number of changes that no base has.
+constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 
 constexpr const char* kOutOfDate =
     "a view of a distributed tensor had to be copied into another layout, and "
@@ -199,6 +203,11 @@ class Copy final : public CopiedView {
     made_at_ = changes_of_base();
   }
 
+  void abandon_write() override {
+    const std::lock_guard lock(mutex_);
+    made_at_ = kNever;
+  }
+
   bool is_current() const override {
     const std::lock_guard lock(mutex_);
     return !base_ || (is_made_ && made_at_ == changes_of_base() &&
@@ -319,6 +328,7 @@ class FrozenCopy final : public CopiedView {
         "sparse tensor");
   }
   void end_write(std::string_view /*caller*/) override {}
+  void abandon_write() override {}
   bool is_current() const override { return base_->writes() == made_at_; }
   uint64_t changes() const override { return 0; }
 

@@ -294,7 +294,14 @@ void write_copied_views(const OpInfo& op, Args args, Stack& stack) {
       copies.push_back(tensor);
     }
   });
-  plan_and_execute<false>(op, args, stack);
+  try {
+    plan_and_execute<false>(op, args, stack);
+  } catch (...) {
+    for (const auto& copy : copies) {
+      distributed_meta(copy).copied_view().abandon_write();
+    }
+    throw;
+  }
   for (const auto& copy : copies) {
     end_write(copy, op.name);
   }

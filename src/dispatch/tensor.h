@@ -33,6 +33,8 @@ class CopiedView : public c10::intrusive_ptr_target {
   virtual void begin_write(
       Shards& known, std::string_view caller, bool overwrites) = 0;
   virtual void end_write(std::string_view caller) = 0;
+  // Instead of end_write, where the write failed: the copy is made again.
+  virtual void abandon_write() = 0;
   // Whether the shards are there and what the base holds. Does not communicate.
   virtual bool is_current() const = 0;
   // How often the copy has changed.
