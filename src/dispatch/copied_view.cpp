@@ -83,10 +83,10 @@ std::optional<ViewGeometry> geometry_of(
       return ViewGeometry{
           Sizes(view.sizes()), Sizes(view.strides()), view.storage_offset()};
     }
+    return std::nullopt;
   } catch (const c10::NotImplementedError&) {
-    // An op without a meta kernel.
+    return std::nullopt;  // an op without a meta kernel
   }
-  return std::nullopt;
 }
 
 // Shards of a copy: neither the base's memory, nor shared among ranks that live

@@ -151,7 +151,7 @@ at::Tensor view_by_rule(const OpInfo& op, torch::jit::Stack args) {
 at::Tensor select(const at::Tensor& self, int64_t dim, c10::SymInt index) {
   static const OpInfo& op = aten_op("select", "int");
   const auto few = few_selected(self, dim, index);
-  torch::jit::Stack args{self, dim, std::move(index)};
+  torch::jit::Stack args{self, dim, index};
   return few.has_value() ? few_view(op, args, *few, /*drops_dim=*/true)
                          : view_by_rule(op, std::move(args));
 }
@@ -164,8 +164,7 @@ at::Tensor slice(
     c10::SymInt step) {
   static const OpInfo& op = aten_op("slice", "Tensor");
   const auto elements = sliced(self, dim, start, end, step);
-  torch::jit::Stack args{
-      self, dim, std::move(start), std::move(end), std::move(step)};
+  torch::jit::Stack args{self, dim, start, end, step};
   return elements && asks_for_few(self, elements->dim, elements->count)
              ? few_view(op, args, *elements, /*drops_dim=*/false)
              : view_by_rule(op, std::move(args));

@@ -122,10 +122,10 @@ class OwnPart {
         others.push_back(d);
       }
     }
-    std::vector<int64_t> sizes;
-    for (const int64_t d : others) {
-      sizes.push_back(spec_.sizes[d]);
-    }
+    std::vector<int64_t> sizes(others.size());
+    std::transform(others.begin(), others.end(), sizes.begin(), [&](int64_t d) {
+      return spec_.sizes[d];
+    });
     sizes.insert(sizes.begin() + place, index_sizes.begin(), index_sizes.end());
     TORCH_CHECK(
         at::is_expandable_to(values.sizes(), sizes),
