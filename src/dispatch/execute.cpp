@@ -147,7 +147,7 @@ void run_locally(const OpInfo& op, const OpPlan& plan, const Calls& calls) {
           if (op.returns[r].kind == ReturnInfo::Kind::Fresh) {
             keep_planned_strides(shard, *spec, plan.contiguous[output]);
           }
-          value = make_distributed(spec, std::move(shard), std::move(origin));
+          value = make_distributed(spec, std::move(shard), origin);
         }
         break;
       }

@@ -114,6 +114,7 @@ void DistributedMeta::count_writes_of(
   const std::lock_guard lock(aliases->mutex);
   for (const auto& counter : aliases->counters) {
     // Handles of one counter: torch has no way to ask.
+    // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
     if (std::memcmp(&counter, &version, sizeof(version)) == 0) {
       return;
     }
