@@ -68,7 +68,7 @@ struct OpPlan {
   std::shared_ptr<const FloatTerms> in_float;
   // What pending sums of the call are multiplied with.
   std::shared_ptr<const TermFactors> factors;
-  // A view's base had to be redistributed: writes to the view are refused.
+  // A view's base has to be redistributed: the view is a copy (copied_view.h).
   bool copies_view = false;
   // By how many elements views among `outputs` begin behind their base. Empty
   // if none does.

@@ -39,7 +39,7 @@ bool is_layout_of(const EntryLayout& layout, const Spec& spec);
 
 // The entries that live here, with the rows' numbers in the whole: a sparse
 // tensor over the ranks that share them. `self` itself where rows are whole.
-// Throws c10::Error if `self` is out of date. The result may be a copy, whose
+// Makes `self` current first. The result may be a copy, whose
 // shards are read unchecked.
 at::Tensor entries_of(const at::Tensor& self);
 
